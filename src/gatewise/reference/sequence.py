@@ -42,13 +42,14 @@ class _Direction:
         def gated(array: Any, *after: int) -> Array:
             """[..., D*G*H, after] as this direction's [..., G, H, after]."""
             leading = array.shape[: array.ndim - 1 - len(after)]
-            packed: Array = _wide(array).reshape(*leading, D, G, H, *after)
+            packed = _wide(array).reshape(*leading, D, G, H, *after)
             axis = len(leading)
-            return packed.take(number, axis).take(order, axis)
+            mine: Array = packed.take(number, axis).take(order, axis)
+            return mine
 
         def unit(array: Any, *leading: int) -> Array:
-            halves: Array = _wide(array).reshape(*leading, D, H)
-            return halves.take(number, len(leading))
+            mine: Array = _wide(array).reshape(*leading, D, H).take(number, len(leading))
+            return mine
 
         self.R = gated(_wide(p.recurrent_weight).reshape(D * G * H, H), H)
         self.W = None if p.input_weight is None else gated(p.input_weight, p.I)
