@@ -14,3 +14,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine" in metafunc.fixturenames:
         names = [name for name in ENGINES if name != "reference"]
         metafunc.parametrize("engine", [name for name in names if name not in _OPTIONAL or not ENGINES[name].unavailable()])
+    if "any_engine" in metafunc.fixturenames:
+        metafunc.parametrize("any_engine", [name for name in ENGINES if name not in _OPTIONAL])

@@ -92,7 +92,7 @@ def tolerance(dtype: str, T: int) -> float:
     Sums and elementary functions are good for a few units in the last place, and the errors of T steps add up like
     noise. The narrow types do their sums in float32: only what is stored is rounded to them.
     """
-    units = 2.0 if dtype in ("float16", "bfloat16") else 64.0
+    units = 2.0 if dtype in ("float16", "bfloat16") else 32.0
     return float(units * _EPSILON[dtype] * np.sqrt(T + 1.0))
 
 
