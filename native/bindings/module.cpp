@@ -109,7 +109,7 @@ void forward(int cell, const std::vector<int>& activations, const std::vector<in
   call.state = reader.result("state", TN * DH);
   call.cell_out = reader.result("cell", TN * DH);
   call.z_state = reader.result("z_state", TN * G * DH);
-  if (TN > 0) run(gatewise::current_kernels().forward, call);
+  run(gatewise::current_kernels().forward, call);
 }
 
 void gradients(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
@@ -134,7 +134,7 @@ void gradients(int cell, const std::vector<int>& activations, const std::vector<
   call.d_init_state = reader.result("d_init_state", call.N * DH);
   call.d_init_cell = reader.result("d_init_cell", call.N * DH);
   call.d_secondary_bias = reader.result("d_secondary_bias", DH);
-  if (TN > 0) run(gatewise::current_kernels().gradients, call);
+  run(gatewise::current_kernels().gradients, call);
 }
 
 void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> from,

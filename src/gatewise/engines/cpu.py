@@ -77,7 +77,7 @@ def get_threads() -> int:
 def _plain(array: Any) -> Any:
     """Contiguous, native memory the module can read: bfloat16 travels as 16-bit words."""
     array = np.ascontiguousarray(array)
-    return array if array.dtype.isbuiltin else array.view(np.uint16)
+    return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 
 def _mask(problem: Problem) -> tuple[Any, tuple[int, int, int]]:
@@ -93,6 +93,8 @@ def _mask(problem: Problem) -> tuple[Any, tuple[int, int, int]]:
 
 def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
     p = problem
+    if not (p.T and p.N):
+        return
     mask, mask_stride = _mask(p)
     for name in _INPUTS:
         array = getattr(p, name)
