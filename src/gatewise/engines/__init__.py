@@ -32,7 +32,7 @@ class Engine(Protocol):
     def gradients(self, problem: Problem) -> dict[str, Any]: ...
 
 
-ENGINES: dict[str, Engine] = {"cpu": cpu, "reference": reference}  # type: ignore[dict-item]
+ENGINES: dict[str, Engine] = {"cpu": cpu, "reference": reference}
 _BY_DEVICE = {"cpu": "cpu"}
 _chosen: ContextVar[str | None] = ContextVar("gatewise_engine", default=None)
 
