@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_no_framework_is_imported_outside_interop(name: str) -> None:
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             assert all(module.partition(".")[0] != name for module in modules), path
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    for argument, gradient in (("x", "dx"), ("R", "dR"), ("W", "dW"), ("b", "db"), ("p", "dp")):
+        assert names[argument].shape == names[gradient].shape  # type: ignore[attr-defined]
 
 
 def test_public_names_exist_and_version_is_one() -> None:
