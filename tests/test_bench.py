@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gatewise
-from gatewise.benchmark import measure, memory, plot, tables, timing
+from gatewise.benchmark import machine, measure, memory, plot, tables, timing
 from gatewise.benchmark.limit import sgemm_flops_per_second
 from gatewise.benchmark.rivals import Prepared, loop_rivals, standard_rivals
 from gatewise.benchmark.rivals.torch_loop import TorchLoop
@@ -41,6 +41,7 @@ def _quick_and_everywhere(monkeypatch):
     """The reference engine, which is always there; no waiting; a constant for the matrix product, which takes a while."""
     monkeypatch.setattr(timing, "rest", lambda: None)
     monkeypatch.setattr(timing, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(machine, "others_cpu_seconds", lambda: None)
     monkeypatch.setattr(measure, "sgemm_flops_per_second", lambda threads: {"torch": 1e11, "numpy": 9e10})
     with gatewise.use_engine("reference"):
         yield
@@ -308,6 +309,14 @@ def test_drift_is_said(monkeypatch):
     assert report["notes"] == [
         "the matrix product ran at 100 GFLOP/s at the start and at 50 at the end: the machine was not quiet, measure again"
     ]
+
+
+def test_other_programs_are_said(monkeypatch):
+    readings = iter((0.0, 1e6))
+    monkeypatch.setattr(machine, "others_cpu_seconds", lambda: next(readings))
+    report = measured(standard=False)
+    assert report["others_share"] > 1
+    assert report["notes"][0].endswith("of the machine's CPU time meanwhile: measure again without them")
 
 
 def test_the_limit_is_measured(monkeypatch):

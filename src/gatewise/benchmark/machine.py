@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,18 @@ def describe() -> dict[str, Any]:
         "versions": {name: version for name in _PACKAGES if (version := _version(name))},
         "engine": engine.supports() if engine.unavailable() is None else {},
     }
+
+
+def others_cpu_seconds() -> float | None:
+    """CPU time used so far on this machine by anyone but this process and its children, a hypervisor's other guests
+    included; None where the system does not say. Only the difference of two readings means something."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return None
+    user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, path.read_text().split("\n", 1)[0].split()[1:9])
+    everyone = (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
+    own = os.times()
+    return everyone - own.user - own.system - own.children_user - own.children_system
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -38,6 +41,9 @@ AGREEMENT = 1e-3
 
 # A run whose matrix product ended this much faster or slower than it began was on a machine that changed.
 _DRIFT = 0.05
+
+# Above this share of the machine's CPU time, other programs have spoilt the run.
+_OTHERS = 0.03
 
 Report = dict[str, Any]
 
@@ -85,6 +91,7 @@ def new_report(settings: Settings) -> Report:
         "rivals": {rival.name: rival.version() for rival in asked if reasons[rival.name] is None},
         "notes": [f"{name} is not measured: {reason}" for name, reason in reasons.items() if reason],
         "disagreements": [],
+        "others_share": None,
         "sgemm_flops_per_second": None,
         "standard": [],
         "variants": [],
@@ -124,10 +131,27 @@ def cases(settings: Settings, report: Report) -> list[Case]:
 
 def run(settings: Settings, report: Report, on_case: Callable[[str], None] = lambda label: None) -> None:
     """Run all cases, telling `on_case` each one's label as it begins."""
-    with timing.same_threads(settings.threads):
+    with timing.same_threads(settings.threads), _watching_others(report):
         for case in cases(settings, report):
             on_case(case.label)
             case.run()
+
+
+@contextmanager
+def _watching_others(report: Report) -> Iterator[None]:
+    """Reports what share of the machine other programs took meanwhile."""
+    began, before = time.perf_counter(), machine.others_cpu_seconds()
+    try:
+        yield
+    finally:
+        after = machine.others_cpu_seconds()
+        if before is not None and after is not None:
+            share = (after - before) / ((time.perf_counter() - began) * (os.cpu_count() or 1))
+            report["others_share"] = share
+            if share > _OTHERS:
+                _note(
+                    report, f"other programs used {share:.0%} of the machine's CPU time meanwhile: measure again without them"
+                )
 
 
 def _note(report: Report, text: str) -> None:
@@ -195,7 +219,7 @@ def _measure_memory(settings: Settings, report: Report, cell: str, shape: Shape)
     if reason:
         _note(report, reason)
         return
-    report["memory"].extend(memory.measure(cell, shape, settings.threads))
+    report["memory"].extend(_shape_row(shape) | row for row in memory.measure(cell, shape, settings.threads))
 
 
 def _shape_row(shape: Shape) -> dict[str, Any]:

@@ -73,7 +73,6 @@ def _rows(work: Work) -> list[dict[str, Any]]:
             {
                 "cell": work.cell,
                 "call": call_name,
-                "shape": str(shape),
                 "extra_bytes": extra,
                 "z_state_bytes": 4 * shape.T * shape.N * shape.D * GATES[work.cell] * shape.H,
                 "packed_weight_bytes": work.arguments["recurrent_weight"].nbytes + work.arguments["input_weight"].nbytes,

@@ -161,7 +161,7 @@ def _memory(report: Report) -> Table:
     for row in report["memory"]:
         allowed = row["z_state_bytes"] + row["packed_weight_bytes"]
         sizes = [_megabytes(row["extra_bytes"]), _megabytes(row["z_state_bytes"]), _megabytes(row["packed_weight_bytes"])]
-        rows.append([row["cell"], row["call"], row["shape"], *sizes, f"{row['extra_bytes'] / allowed:.2f}"])
+        rows.append([row["cell"], row["call"], shape_of(row), *sizes, f"{row['extra_bytes'] / allowed:.2f}"])
     columns = ["cell", "call", "T,N,I,H", "extra MB", "z_state MB", "weights MB", "extra / (z_state + weights)"]
     return Table("Peak memory beyond arguments and results", columns, rows, words=3)
 

@@ -36,8 +36,9 @@ def cpu(
 ) -> None:
     """Time gatewise, PyTorch and ONNX Runtime by turns on the CPU: forward, and training step with all gradients.
 
-    Close other programs first. Ctrl-C stops and shows what has been measured so far. The exit status is 1 if a rival
-    computed something else than gatewise did.
+    Close other programs first. Ctrl-C stops and shows what has been measured so far.
+
+    The exit status is 1 if a rival computed something else than gatewise did.
     """
     from gatewise.benchmark import shapes as known
     from gatewise.benchmark import timing
