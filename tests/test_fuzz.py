@@ -265,6 +265,16 @@ def test_changed_calls(any_engine: str, part: int) -> None:
     assert ends["right"] > PART * 0.05
 
 
+def test_spoiled_values(any_engine: str) -> None:
+    """One NaN or infinity anywhere goes exactly where the formulas take it: padding and tiles take it nowhere else."""
+    random = standard_random.Random(5)
+    for case in sample(800, seed=2000):
+        case.options.update(dtype=random.choice(("float32", "float64")), T=min(case.options["T"], 8))
+        operation, arguments = call_of(case, gradient=random.random() < 0.5)
+        spoil_a_value(random, arguments)
+        assert judge(any_engine, operation, arguments) == ("right", ""), f"{operation} of {case}"
+
+
 def _short(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)[:200]
 
