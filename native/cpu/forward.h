@@ -82,11 +82,11 @@ struct ForwardRun {
       phase_vectors[phase] = tile_vectors(vectors, vectors == 3 ? 3 : width);
     }
     x_stride = units.blocks * block_columns();
-    stride = units.padded + (units.padded * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+    stride = spread<Real>(units.padded);
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     a_rows = std::min<int64_t>(chunk * rows, 96);
-    a_stride = call.I + (call.I * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+    a_stride = spread<Real>(call.I);
 
     const int D = call.D;
     arena.begin();
@@ -136,30 +136,24 @@ struct ForwardRun {
         Real* to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
         pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
         const int64_t at = d * x_stride + block * block_columns() + g * units.width + v * lanes;
-        if (call.bias != nullptr) {
-          load_units<Real>(call.bias, call.dtype, row + unit, count).store(bias.in(arena) + at);
-        }
+        if (call.bias != nullptr) pack_row(bias.in(arena) + at, lanes, call.bias, call.dtype, row + unit, count);
         if (call.peephole != nullptr) {
-          load_units<Real>(call.peephole, call.dtype, row + unit, count).store(peephole.in(arena) + at);
+          pack_row(peephole.in(arena) + at, lanes, call.peephole, call.dtype, row + unit, count);
         }
       }
     }
-    for (int v = 0; v < units.vectors; ++v) {
-      const int64_t unit = block * units.width + v * lanes;
-      Vec<Real> value(0.0);
-      if (call.secondary_bias != nullptr) {
-        value = load_units<Real>(call.secondary_bias, call.dtype, d * H + unit, H - unit);
-      }
-      value.store(secondary_bias.in(arena) + d * units.padded + unit);
-    }
+    const int64_t unit = block * units.width;
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype, d * H + unit,
+             call.secondary_bias == nullptr ? 0 : H - unit);
   }
 
   // Initial carried state and cell, and phase 0's operand of the first step, for some rows and blocks.
   void start(int d, int64_t t, const Range& rows, const Range& blocks) const {
     constexpr int lanes = Vec<Real>::lanes;
     for (int64_t n = rows.begin; n < rows.end; ++n) {
-      for (int64_t unit = blocks.begin * units.width; unit < blocks.end * units.width; unit += lanes) {
-        const int64_t count = call.H - unit, index = n * call.D * call.H + d * call.H + unit;
+      const int64_t end = std::min(blocks.end * units.width, call.H);
+      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
+        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit;
         Vec<Real> state(0.0), cell_value(0.0);
         if (call.init_state != nullptr) state = load_units<Real>(call.init_state, call.dtype, index, count);
         if (call.init_cell != nullptr) cell_value = load_units<Real>(call.init_cell, call.dtype, index, count);
