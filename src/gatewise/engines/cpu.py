@@ -76,8 +76,10 @@ def get_threads() -> int:
 
 
 def _plain(array: Any) -> Any:
-    """Contiguous, native memory the module can read: bfloat16 travels as 16-bit words."""
+    """Contiguous, aligned memory the module can read: bfloat16 travels as 16-bit words."""
     array = np.ascontiguousarray(array)
+    if not array.flags.aligned:
+        array = array.copy()
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 
@@ -104,7 +106,7 @@ def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
     if mask is not None:
         arrays["mask"] = mask
     if p.lengths is not None:
-        arrays["lengths"] = np.ascontiguousarray(p.lengths, np.int64)
+        arrays["lengths"] = _plain(np.asarray(p.lengths, np.int64))
     if p.resets is not None:
         arrays["resets"] = np.ascontiguousarray(p.resets).view(np.uint8)
     function(
