@@ -19,7 +19,7 @@ constexpr int tile_rows(int vectors) {
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
 
-// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * MR + i] when it is packed.
+// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
 template <class Real, int MR, int NV, bool PACKED>
 void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc, bool add) {
   using Native = typename Vec<Real>::Native;
@@ -37,7 +37,7 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
     B += NV * lanes;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const Real a = PACKED ? A[k * MR + i] : A[i * lda + k];
+      const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) sum[i][j] += b[j] * a;
     }
