@@ -4,6 +4,7 @@ from .descriptors import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGat
 from .engines import use_engine
 from .engines.cpu import get_threads, set_threads
 from .errors import ArgumentError, DTypeError, GatewiseError, ShapeError, UnsupportedError
+from .graph import Executable, Graph, Operation, ShapedType, Tensor
 from .operations import gru, gru_gradients, lstm, lstm_gradients, single_gate_rnn, single_gate_rnn_gradients
 
 __version__ = "0.1.0"
@@ -11,12 +12,17 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "DTypeError",
+    "Executable",
     "GRUDescriptor",
     "GatewiseError",
+    "Graph",
     "LSTMDescriptor",
+    "Operation",
     "RNNActivation",
     "ShapeError",
+    "ShapedType",
     "SingleGateRNNDescriptor",
+    "Tensor",
     "UnsupportedError",
     "get_threads",
     "gru",
