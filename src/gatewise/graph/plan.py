@@ -41,7 +41,7 @@ def _errors_of(current: Callable[[], Operation | None]) -> Iterator[None]:
         raise located(known, operation.kind, operation.name, operation.line) from error
 
 
-def _needed(targets: Sequence[Tensor], operations: Sequence[Operation]) -> list[Operation]:
+def needed(targets: Sequence[Tensor], operations: Sequence[Operation]) -> list[Operation]:
     """Everything that has to run, in the order it was made."""
     found: set[Operation] = set()
     waiting = [*(tensor.operation for tensor in targets), *operations]
@@ -87,7 +87,7 @@ class Plan:
         self._slots: dict[Tensor, int] = {}  # several tensors may share a slot: equal operations are merged
         self._constants: dict[int, np.ndarray[Any, Any]] = {}
         self._number = 0
-        self._schedule(_needed(targets, operations))
+        self._schedule(needed(targets, operations))
         self._targets = [self._slots[tensor] for tensor in targets]
         self._finish(targets)
         self.random = any(step.operation.kind in _RANDOM for step in self.steps)
@@ -180,13 +180,11 @@ class Plan:
 
     def check(self, feeds: Sequence[Shape]) -> None:
         """Infer every shape again with those of the feeds, so that a misfit is found before any work."""
-        types: dict[int, Any] = {}
+        types: dict[int, Any] = dict(self._constants)
         for (tensor, slot), shape in zip(self.placeholders.items(), feeds, strict=True):
             types[slot] = ShapedType(shape, tensor.dtype)
         for operation, slot in self.variables.items():
             types[slot] = operation.results[0]
-        for slot, value in self._constants.items():
-            types[slot] = value
         for step in self.steps:
             operation = step.operation
             try:

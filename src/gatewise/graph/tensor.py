@@ -21,6 +21,7 @@ Shape: TypeAlias = tuple[int | None, ...]  # None: a size known only when the gr
 FLOATING = frozenset(("float16", "bfloat16", "float32", "float64"))
 INTEGER = frozenset(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
 _DTYPES = FLOATING | INTEGER | {"bool"}
+_FLOAT32 = np.dtype(np.float32)
 
 
 def as_dtype(value: Any) -> DType:
@@ -61,7 +62,7 @@ class ShapedType:
     """A shape, None for every size that is unknown, and a dtype."""
 
     shape: Shape
-    dtype: DType = np.dtype(np.float32)
+    dtype: DType = _FLOAT32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", as_shape(self.shape))

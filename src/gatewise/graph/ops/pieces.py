@@ -53,8 +53,12 @@ class Pieces(Builder):
                     raise ShapeError(f"a known size of axis {axis} is needed to make {parts} equal parts")
                 if parts < 1 or size % parts:
                     raise ArgumentError(f"size {size} of axis {axis} does not make {parts} equal parts")
-                parts = [size // int(parts)] * int(parts)
-            attributes = {"sizes": _whole("parts", parts, len(parts), False), "axis": axis}
+                sizes: Sequence[int] = [size // int(parts)] * int(parts)
+            elif isinstance(parts, Sequence):
+                sizes = parts
+            else:
+                raise DTypeError(f"parts must be a whole number or a sequence of sizes, got {parts!r}")
+            attributes = {"sizes": _whole("parts", sizes, len(sizes), False), "axis": axis}
         return list(self._add("split", [tensor], attributes, name).results)
 
     def stack(self, tensors: Sequence[TensorLike], axis: int = 0, name: str | None = None) -> Tensor:
@@ -193,7 +197,7 @@ def _concat_shape(attributes: Attributes, *sources: Any) -> Results:
     total: int | None = 0
     shape: Shape = sources[0].shape
     for source in sources:
-        others = source.shape[:axis] + (shape[axis],) + source.shape[axis + 1 :] if len(source.shape) > axis else source.shape
+        others = (*source.shape[:axis], shape[axis], *source.shape[axis + 1 :]) if len(source.shape) > axis else source.shape
         if not compatible(others, shape):
             raise ShapeError(
                 "tensors " + ", ".join(shape_text(each.shape) for each in sources) + f" do not join along axis {axis}"

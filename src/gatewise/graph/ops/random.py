@@ -64,7 +64,7 @@ def _random(place: Place, attributes: Attributes) -> Any:
     shape = attributes["shape"]
     if attributes["distribution"] == "uniform":
         return place.move(generator.random(shape, np.float32))
-    numbers = generator.standard_normal(shape, np.float32)
+    numbers = np.asarray(generator.standard_normal(shape, np.float32))
     if attributes["distribution"] == "truncated_normal":
         while (beyond := np.abs(numbers) > 2).any():
             numbers[beyond] = generator.standard_normal(int(beyond.sum()), np.float32)
