@@ -49,14 +49,11 @@ _DTYPES = {
 
 def save(executable: Executable, path: str | os.PathLike[str]) -> None:
     """Write the executable; a file that was there before is replaced in one step."""
-    import safetensors
+    import safetensors.numpy
 
     text, arrays = _encode(executable)
-    tensors = {
-        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": np.ascontiguousarray(array).tobytes()}
-        for name, array in arrays.items()
-    }
-    write_atomically(path, safetensors.serialize(tensors, {_KEY: text}))
+    plain = {name: np.array(array, order="C") for name, array in arrays.items()}
+    write_atomically(path, safetensors.numpy.save(plain, {_KEY: text}))
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -109,6 +106,7 @@ def _read(content: bytes) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     for name, tensor in safetensors.deserialize(content):
         dtype = as_dtype(_DTYPES[tensor["dtype"]])
         array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+        array.flags.writeable = False
         arrays[name] = array
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length])["__metadata__"]
