@@ -6,6 +6,7 @@ Frameworks are recognised by the arrays they made; gatewise never imports one fi
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ def bfloat16() -> np.dtype[Any]:
     """NumPy's bfloat16, from ml_dtypes, imported when first needed."""
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
 
 
 class Kind:
@@ -98,7 +99,7 @@ def _not_an_array(operation: str, name: str, value: Any) -> DTypeError:
     )
 
 
-def _reader(operation: str, name: str, value: Any) -> Any:
+def _reader(operation: str, name: str, value: Any) -> Callable[[str, str, Any], np.ndarray[Any, Any]]:
     if isinstance(value, np.ndarray):
         return _read_subclass
     if _is(value, "torch", "Tensor"):

@@ -102,9 +102,7 @@ class _Checker:
         array = self.kind.read(self.operation, name, value)
         if self.dtype is None:
             if array.dtype.name not in _FLOATING or not array.dtype.isnative:
-                raise DTypeError(
-                    f"{self.operation}: {name} must be float32, float16, bfloat16 or float64, got {array.dtype}"
-                )
+                raise DTypeError(f"{self.operation}: {name} must be float32, float16, bfloat16 or float64, got {array.dtype}")
             self.dtype = array.dtype
         elif array.dtype != self.dtype:
             raise DTypeError(
@@ -177,9 +175,7 @@ class _Checker:
         shape = array.shape
         if len(shape) > 3 or any(a not in (1, b) for a, b in zip(shape[::-1], full[::-1], strict=False)):
             letters = "[T, N, 2·H]" if self.two else "[T, N, H]"
-            raise ShapeError(
-                f"{self.operation}: mask must broadcast to {letters} = {_numbers(full)}, got {_numbers(shape)}"
-            )
+            raise ShapeError(f"{self.operation}: mask must broadcast to {letters} = {_numbers(full)}, got {_numbers(shape)}")
         return array
 
     def lengths(self, value: Any, T: int, N: int) -> Array:
@@ -241,9 +237,7 @@ def make_problem(
     H = check.hidden_size(recurrent_weight, G)
     input_weight = check.exact("input_weight", given["input_weight"], f"[{rows}, I]", (D * G * H, I))
     if input_weight is None and I != D * G * H:
-        raise shape_error(
-            operation, "source", f"[T, N, {rows}]", (T, N, D * G * H), source.shape, "there is no input_weight"
-        )
+        raise shape_error(operation, "source", f"[T, N, {rows}]", (T, N, D * G * H), source.shape, "there is no input_weight")
     problem = Problem(
         operation=operation,
         cell=cell,
