@@ -12,8 +12,6 @@ from .. import arrays
 from ..errors import ArgumentError, DTypeError, UnsupportedError
 from .tensor import FLOATING, DType, as_dtype
 
-_NARROW = ("float16", "bfloat16")  # summed in float32
-
 # How many runs the graph has finished: what random operations draw from, besides their seed.
 RUN_NUMBER: ContextVar[int] = ContextVar("gatewise_run_number", default=0)
 
@@ -65,8 +63,8 @@ class Place:
         return self.xp.astype(array, self.dtype(dtype), copy=False)
 
     def widen(self, array: Any) -> Any:
-        """float16 and bfloat16 as float32, in which sums are made; everything else as it is."""
-        if dtype_of(array).name in _NARROW:
+        """float16 and bfloat16 as float32, in which sums and functions are computed; everything else as it is."""
+        if is_narrow(array):
             return self.xp.astype(array, self.dtype(np.dtype(np.float32)))
         return array
 
@@ -141,6 +139,12 @@ def dtype_of(array: Any) -> DType:
     if found is None:
         found = _dtype_names[dtype] = as_dtype(str(dtype).rsplit(".", 1)[-1])
     return found
+
+
+def is_narrow(array: Any) -> bool:
+    """Whether it is float16 or bfloat16."""
+    dtype = dtype_of(array)
+    return dtype.itemsize == 2 and dtype.kind in "fV"  # NumPy sees bfloat16 as a void
 
 
 def to_numpy(array: Any) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..builder import Builder
-from ..place import Place
+from ..place import Place, is_narrow
 from ..rules import Attributes, InputGradient, rule
 from ..shapes import same_floating
 from ..tensor import Operation, Tensor, TensorLike
@@ -106,14 +106,12 @@ def _normal_distribution(place: Place, x: Any) -> Any:
 
 
 def _gelu(place: Place, attributes: Attributes, x: Any) -> Any:
-    wide = place.widen(x)
-    return place.like(wide * _normal_distribution(place, wide), x)
+    return x * _normal_distribution(place, x)
 
 
 def _gelu_gradient(place: Place, attributes: Attributes, gradient: Any, x: Any) -> Any:
-    wide = place.widen(x)
-    density = place.xp.exp(-0.5 * wide * wide) * (1.0 / math.sqrt(2.0 * math.pi))
-    return place.like(place.widen(gradient) * (_normal_distribution(place, wide) + wide * density), x)
+    density = place.xp.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+    return gradient * (_normal_distribution(place, x) + x * density)
 
 
 def _rules(
@@ -131,14 +129,20 @@ def _rules(
         attributes = {**operation.attributes, "from_result": True} if from_result else operation.attributes
         return [lambda: operation.graph._one(gradient_kind, [incoming, seen], dict(attributes))]
 
-    rule(kind, same_floating, evaluate, gradients, fields=fields or {})
-    rule(
-        gradient_kind,
-        same_floating,
-        gradient,
-        None,
-        fields={**(fields or {}), **({"from_result": bool} if from_result else {})},
-    )
+    rule(kind, same_floating, _in_float32(evaluate), gradients, fields=fields or {})
+    gradient_fields = {**(fields or {}), **({"from_result": bool} if from_result else {})}
+    rule(gradient_kind, same_floating, _in_float32(gradient), None, fields=gradient_fields)
+
+
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function computed in float32 where its arrays are narrower."""
+
+    def evaluate(place: Place, attributes: Attributes, *arrays: Any) -> Any:
+        if not is_narrow(arrays[0]):
+            return function(place, attributes, *arrays)
+        return place.like(function(place, attributes, *[place.widen(array) for array in arrays]), arrays[0])
+
+    return evaluate
 
 
 _rules("relu", _relu, _relu_gradient)

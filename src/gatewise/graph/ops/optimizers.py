@@ -89,11 +89,12 @@ def _number(place: Place, scalar: Any, like: Any) -> Any:
 
 
 def _descent(place: Place, attributes: Attributes, rate: Any, values: Any, gradient: Any) -> Any:
-    return values - gradient * _number(place, rate, values)
+    wide = place.widen(values)
+    return place.like(wide - place.widen(gradient) * _number(place, rate, wide), values)
 
 
 def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]:
-    values, momentum, velocity, gradient, *maximum = inputs[6:]
+    values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = (_number(place, scalar, values) for scalar in inputs[:6])
     xp = place.xp
     momentum = momentum + (gradient - momentum) * (1.0 - beta1)
@@ -101,7 +102,8 @@ def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]
     used = xp.maximum(maximum[0], velocity) if maximum else velocity
     step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
     values = values - momentum / (xp.sqrt(used) + epsilon) * step
-    return (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
+    results = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
+    return tuple([place.like(result, inputs[6]) for result in results])
 
 
 rule(

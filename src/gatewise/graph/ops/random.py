@@ -95,7 +95,7 @@ def _mask(place: Place, attributes: Attributes, source: Any, rate: Any) -> Any:
         raise ArgumentError(f"rate must be from 0 to below 1, got {value}")
     drawn = _generator(attributes["seed"], 1).random(tuple(source.shape), np.float32)
     kept = place.move(drawn >= np.float32(value))
-    return place.xp.astype(kept, source.dtype) * (1.0 / (1.0 - value))
+    return place.xp.where(kept, place.full((), 1.0 / (1.0 - value), source), place.full((), 0.0, source))
 
 
 rule("dropout_mask", _mask_shape, _mask, no_gradient, fields={"seed": int}, pure=False)

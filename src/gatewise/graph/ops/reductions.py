@@ -109,7 +109,7 @@ def _spread(place: Place, attributes: Attributes, gradient: Any, source: Any) ->
     shape = tuple(source.shape)
     number = _number(shape, attributes)
     if attributes["mean"] and number:
-        gradient = gradient / number
+        gradient = place.like(place.widen(gradient) / number, gradient)
     return place.xp.broadcast_to(place.xp.reshape(gradient, _kept(shape, attributes)), shape)
 
 

@@ -53,7 +53,7 @@ def _rule(
         return [lambda: gradient(operation, incoming)]
 
     shape = same_floating if floating else same_number
-    rule(kind, shape, lambda place, attributes, x: evaluate(place.xp, x), gradients)
+    rule(kind, shape, lambda place, attributes, x: place.like(evaluate(place.xp, place.widen(x)), x), gradients)
 
 
 _rule("negative", lambda xp, x: -x, lambda operation, g: -g, False)
