@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -19,13 +20,14 @@ from .tensor import FLOATING, DType, Operation, Tensor, TensorLike, as_dtype
 if TYPE_CHECKING:
     from .graph import Graph
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Frames that are not the user's: ours, and those between ours where a `with` block of ours is entered or left.
+_OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
 
 def user_line() -> tuple[str, int]:
     """File and line of the innermost call that is not gatewise's own."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -119,7 +121,7 @@ class Builder:
         """The argument of an operation as a tensor; a Python number takes `dtype`, that of the tensors beside it."""
         if isinstance(value, Tensor):
             return value
-        if isinstance(value, (bool, int, float)):
+        if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):  # np.float64 is a float too
             if dtype is not None and isinstance(value, float) and dtype.name not in FLOATING:
                 raise self._refuse(kind, DTypeError(f"the number {value!r} does not fit a tensor of {dtype.name} (cast it)"))
             return self._constant(value, dtype)
@@ -144,7 +146,9 @@ def as_array(value: Any, dtype: Any) -> np.ndarray[Any, Any]:
     """A read-only NumPy copy. Python floats become float32, as the default of a placeholder is."""
     if dtype is not None:
         dtype = as_dtype(dtype)
-    if isinstance(value, (bool, int, float, list, tuple)):
+    if isinstance(value, np.generic):  # before Python's numbers: np.float64 is one
+        array = np.array(value)
+    elif isinstance(value, (bool, int, float, list, tuple)):
         try:
             array = np.array(value)
             if dtype is None and array.dtype == np.float64:
@@ -152,8 +156,6 @@ def as_array(value: Any, dtype: Any) -> np.ndarray[Any, Any]:
             array = array if dtype is None else array.astype(dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise DTypeError(f"{value!r} cannot be made an array: {error}") from error
-    elif isinstance(value, np.generic):
-        array = np.array(value)
     else:
         array = np.array(arrays.NUMPY.read("constant", "value", value))
     if dtype is not None and array.dtype != dtype:

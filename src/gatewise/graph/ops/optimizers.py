@@ -48,7 +48,8 @@ class Optimizers(Builder):
             velocity ← beta2 velocity + (1 - beta2) gradient²
             values   ← values - learning_rate √(1 - beta2_power) / (1 - beta1_power) · momentum / (√velocity + epsilon)
 
-        `beta1_power` and `beta2_power` are the betas to the power of the step's number, counted from 1.
+        `beta1_power` and `beta2_power` are the betas to the power of the step's number, counted from 1. PyTorch adds
+        its epsilon after the correction: for its very numbers give `epsilon √(1 - beta2_power)`.
         """
         scalars = [learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power]
         inputs = [self._tensor("adam", scalar, _EXACT) for scalar in scalars]

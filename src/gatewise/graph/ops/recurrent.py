@@ -202,14 +202,16 @@ class _Shapes:
         if len(arguments) != len(inputs) or len(set(arguments)) != len(arguments) or not set(arguments) <= set(names):
             raise GatewiseError(f"does not take the arguments {', '.join(map(str, arguments))}")
         self.given = dict(zip(arguments, inputs, strict=True))
-        self.T = self._find(self.UNKNOWN_T, dict.fromkeys(_EVERY_STEP, 0))
-        self.N = self._find(self.UNKNOWN_N, {**dict.fromkeys(_EVERY_STEP, 1), **dict.fromkeys(_PER_ROW, -2), "lengths": 0})
+        steps, rows = dict.fromkeys(_EVERY_STEP, 0), dict.fromkeys(_EVERY_STEP, 1)
+        self.T = self._find(self.UNKNOWN_T, {**steps, "mask": -3})
+        self.N = self._find(self.UNKNOWN_N, {**rows, **dict.fromkeys(_PER_ROW, -2), "lengths": 0, "mask": -2})
 
     def _find(self, unknown: int, places: dict[str, int]) -> int:
         """The first known size among the arguments' axes named by `places`."""
         for name, axis in places.items():
             shape = self.given[name].shape if name in self.given else ()
-            if -len(shape) <= axis < len(shape) and shape[axis] is not None:
+            broadcast = name == "mask" and -len(shape) <= axis and shape[axis] == 1
+            if -len(shape) <= axis < len(shape) and shape[axis] is not None and not broadcast:
                 return int(shape[axis])
         return unknown
 
