@@ -117,7 +117,11 @@ def _check_narrow(kind: str, dtype: str, build: Build, expected: Any, arrays: Se
     tensors = _placeholders(graph, narrow, False)
     results = as_list(build(graph, *tensors))
     with np.errstate(all="ignore"):
-        wanted = as_list(expected(*[each.astype(np.float64) if is_floating(array) else each for each, array in zip(narrow, arrays, strict=True)]))
+        wanted = as_list(
+            expected(
+                *[each.astype(np.float64) if is_floating(array) else each for each, array in zip(narrow, arrays, strict=True)]
+            )
+        )
     for tensor, mine, theirs in zip(results, _run(kind, graph, tensors, narrow, results), wanted, strict=True):
         theirs = np.asarray(theirs)
         if theirs.dtype == np.float64:
