@@ -107,7 +107,8 @@ def draw(operations: Sequence[Operation], title: str, outputs: Sequence[Tensor] 
     bundles: dict[Tensor, int] = {}
     for operation, node in nodes.items():
         for tensor in dict.fromkeys(operation.inputs):
-            if tensor.operation in nodes:
+            names_only = operation.kind == "assign" and tensor is operation.inputs[0]
+            if tensor.operation in nodes and not names_only:
                 bundle = bundles.setdefault(tensor, len(bundles))
                 edges.append(Edge(nodes[tensor.operation], node, shape_text(tensor.shape), bundle))
     ordering = [
@@ -144,6 +145,8 @@ def _label(operation: Operation) -> list[str]:
     """The kind, then the name if somebody chose one, then the options."""
     if operation.kind == "constant":
         return [_value(operation.attributes["value"]) or "constant"]
+    if operation.kind == "assign":
+        return ["assign", f"to {operation.inputs[0].name}"]
     name = operation.name.removeprefix("gradients/")
     chosen = name.rsplit("_", 1)[0] if name.rsplit("_", 1)[-1].isdigit() else name
     first = [name] if operation.kind in ("placeholder", "variable") else [operation.kind.replace("_", " ")]
