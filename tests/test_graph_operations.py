@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from graph_helper import check_operation
 
 from gatewise import Graph
 from gatewise.graph.rules import RULES
+from graph_helper import check_operation
 
 RNG = np.random.default_rng(0)
 

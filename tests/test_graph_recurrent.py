@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from graph_helper import KINDS
-from torch_loop import run as torch_run
 
 import gatewise
 from gatewise import Graph, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from gatewise.checking import tolerance
 from gatewise.graph.place import to_numpy
+from graph_helper import KINDS
+from torch_loop import run as torch_run
 
 T, N, I, H = 6, 3, 4, 5
 GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}

@@ -69,7 +69,7 @@ def test_layout_points_down_and_keeps_parallel_chains_apart():
     assert all(edge.source.y < edge.target.y for edge in edges)
     assert len({round(node.x) for node in nodes[4:]}) == 1
     assert [len(edge.points) for edge in edges] == [0] * 6 + [2]
-    assert all(0 <= node.x - 20 and node.x + 20 <= width and 0 <= node.y - 10 and node.y + 10 <= height for node in nodes)
+    assert all(node.x - 20 >= 0 and node.x + 20 <= width and node.y - 10 >= 0 and node.y + 10 <= height for node in nodes)
 
 
 def test_large_and_empty_graphs_draw_quickly():

@@ -99,41 +99,31 @@ def _join(upper: Node, lower: Node) -> None:
 
 def _order(rows: list[list[Node]]) -> None:
     """Sort each layer by where its neighbours are, downwards and upwards in turn, and keep the best order seen."""
-    best, fewest = [list(row) for row in rows], _crossings(rows)
+    places = {node: place for row in rows for place, node in enumerate(row)}
+    best, fewest = [list(row) for row in rows], _crossings(rows, places)
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else rows[::-1]:
             middle = {}
-            for place, node in enumerate(row):
+            for node in row:
                 near = node.above if down else node.below
-                middle[node] = sum(_position[other] for other in near) / len(near) if near else float(place)
+                middle[node] = sum(places[other] for other in near) / len(near) if near else float(places[node])
             row.sort(key=middle.__getitem__)
-            _number(row)
-        crossings = _crossings(rows)
+            places.update({node: place for place, node in enumerate(row)})
+        crossings = _crossings(rows, places)
         if crossings < fewest:
             best, fewest = [list(row) for row in rows], crossings
         if not fewest:
             break
     for row, kept in zip(rows, best, strict=True):
         row[:] = kept
-    _position.clear()
 
 
-_position: dict[Node, int] = {}
-
-
-def _number(row: list[Node]) -> None:
-    for place, node in enumerate(row):
-        _position[node] = place
-
-
-def _crossings(rows: list[list[Node]]) -> int:
+def _crossings(rows: list[list[Node]], places: dict[Node, int]) -> int:
     """How many pairs of edges cross between neighbouring layers."""
-    for row in rows:
-        _number(row)
     total = 0
     for row in rows:
-        ends = [_position[lower] for upper in row for lower in sorted(upper.below, key=_position.__getitem__)]
+        ends = [end for upper in row for end in sorted(places[lower] for lower in upper.below)]
         for place, end in enumerate(ends):
             total += sum(1 for earlier in ends[:place] if earlier > end)
     return total
