@@ -15,7 +15,7 @@ from gatewise.graph.place import to_numpy
 from graph_helper import KINDS
 from torch_loop import run as torch_run
 
-T, N, I, H = 6, 3, 4, 5
+T, N, I, H = 6, 3, 4, 5  # noqa: E741
 GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}
 DESCRIPTORS = {"lstm": LSTMDescriptor, "gru": GRUDescriptor, "single_gate_rnn": SingleGateRNNDescriptor}
 CASES = [

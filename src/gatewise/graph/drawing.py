@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,7 @@ def _way(edge: Edge) -> list[tuple[float, float]]:
 def _edge(edge: Edge, colour: str, dashes: str = "") -> str:
     way = _way(edge)
     path = f"M{way[0][0]:.1f},{way[0][1]:.1f}"
-    for (x0, y0), (x1, y1) in zip(way, way[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(way):
         middle = (y0 + y1) / 2
         path += f" C{x0:.1f},{middle:.1f} {x1:.1f},{middle:.1f} {x1:.1f},{y1:.1f}"
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""

@@ -101,7 +101,8 @@ def _read(content: bytes) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     import safetensors
 
     arrays = {}
-    for name, tensor in safetensors.deserialize(content):
+    deserialize: Any = safetensors.deserialize
+    for name, tensor in deserialize(content):
         dtype = as_dtype(_DTYPES[tensor["dtype"]])
         array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
         array.flags.writeable = False
