@@ -14,7 +14,7 @@ constexpr int most_rows = GATEWISE_VECTOR_REGISTERS == 32 ? 12 : 8;
 
 // Rows of a tile NV vectors wide, so that its sums fit the registers.
 constexpr int tile_rows(int vectors) {
-  constexpr int few[] = {0, 8, 6, 4, 3};
+  constexpr int few[] = {0, 8, 6, 4, 2};
   constexpr int many[] = {0, 12, 12, 8, 6};
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
@@ -82,11 +82,23 @@ TileFunction<Real> tile_function(int vectors, int rows) {
   }
 }
 
-// Splits `rows` into groups of nearly equal size, none above `most`: group(i) of count groups.
+// Splits rows into the groups that tiles take: of nearly equal size, or all as large as a tile with the last few two
+// rows smaller where that comes out even, since odd tiles are slower.
 struct Groups {
   int64_t rows, count;
-  Groups(int64_t rows, int most) : rows(rows), count((rows + most - 1) / most) {}
-  int64_t begin(int64_t i) const { return i * rows / count; }
+  int64_t full = 0, size = 0;  // the first `full` groups have `size` rows, the rest two fewer; 0: nearly equal
+
+  Groups(int64_t rows, int most) : rows(rows), count((rows + most - 1) / most) {
+    const int64_t missing = count * most - rows;
+    if (most > 2 && missing % 2 == 0 && missing / 2 <= count) {
+      size = most;
+      full = count - missing / 2;
+    }
+  }
+  int64_t begin(int64_t i) const {
+    if (size == 0) return i * rows / count;
+    return i <= full ? i * size : full * size + (i - full) * (size - 2);
+  }
 };
 
 // C[rows][columns] (+)= A[rows][K] * B for one panel of B.

@@ -127,7 +127,15 @@ GATEWISE_INLINE void store_units(void* to, DType dtype, int64_t index, const Vec
   }
 }
 
-// The same where FULL is known when compiling: then it is a plain load or store.
+// The units that exist; the others become 0, whatever they were.
+template <class Real>
+GATEWISE_INLINE Vec<Real> only_units(const Vec<Real>& value, int64_t count) {
+  Vec<Real> result = value;
+  for (int64_t i = std::max<int64_t>(count, 0); i < Vec<Real>::lanes; ++i) result.v[i] = 0;
+  return result;
+}
+
+// load_units and store_units where FULL is known when compiling: then it is a plain load or store.
 template <class Real, bool FULL>
 struct Access {
   static GATEWISE_INLINE Vec<Real> load(const void* from, DType dtype, int64_t index, int64_t count) {
