@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 
@@ -253,7 +254,16 @@ def test_threads_share_an_executable():
     assert not wrong
 
 
-def test_no_thread_loses_anothers_assignment():
+@pytest.fixture
+def hurried_threads():
+    """Threads take turns after every few instructions."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_no_thread_loses_anothers_assignment(hurried_threads):
     graph = Graph()
     variable, add = counter(graph)
     _in_threads(lambda number: [graph.run(operations=[add]) for _ in range(100)], 8)
