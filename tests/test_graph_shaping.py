@@ -11,6 +11,11 @@ from graph_helper import check_operation
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape)
 
