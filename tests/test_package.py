@@ -13,8 +13,8 @@ import pytest
 import gatewise
 
 PACKAGE = Path(gatewise.__file__).parent
-HEAVY = ("torch", "jax", "keras", "tensorflow", "onnx", "onnxruntime", "cupy", "scipy", "matplotlib", "array_api_compat")
-LAZY = ("typer", "rich", "click", "ml_dtypes", "safetensors", "cuda", "hypothesis", "pytest")
+HEAVY = ("torch", "jax", "keras", "tensorflow", "onnx", "onnxruntime", "cupy", "scipy", "matplotlib")
+LAZY = ("array_api_compat", "typer", "rich", "click", "ml_dtypes", "safetensors", "cuda", "hypothesis", "pytest")
 
 # From the lowest room to the highest: a room may import itself and those below it.
 ROOMS = (

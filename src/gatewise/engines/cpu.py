@@ -20,7 +20,8 @@ except ImportError as error:  # a source tree that was not built
 
 name = "cpu"
 
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.float64): 3}
+_BFLOAT16 = 2
 _CELL_NUMBER = {cell.name: number for number, cell in enumerate(CELLS)}
 _INPUTS = (
     "source",
@@ -112,7 +113,7 @@ def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
         _CELL_NUMBER[p.cell.name],
         p.activations,
         p.order,
-        _DTYPES[p.dtype.name],
+        _DTYPES.get(p.dtype, _BFLOAT16),
         (p.T, p.N, p.I, p.H),
         p.backwards,
         mask_stride,
