@@ -53,7 +53,8 @@ struct GradientRun {
   int64_t depth[2] = {0, 0};                       // columns of du per phase
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole tiles
-  Piece<Real> back_panels[2], source_panels[2], product_panels, peephole, secondary_bias;
+  Panels<Real> back_panels[2], source_panels[2], product_panels;
+  Piece<Real> peephole, secondary_bias;
   Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
   Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
   Piece<Real> d_bias, d_peephole, d_secondary_bias;
@@ -101,18 +102,18 @@ struct GradientRun {
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
       du_stride[phase] = spread<Real>(depth[phase]);
-      back_panels[phase].reserve(arena, call.D * units.padded * depth[phase]);
+      back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
       du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
       if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
-        source_panels[phase].reserve(arena, call.D * input_columns * depth[phase]);
+        source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
         if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
     if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
     if (cell.needs_product) {
-      product_panels.reserve(arena, call.D * units.padded * H);
+      product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
       q.reserve(arena, chunk * N * units.padded);
     }
     if (cell.peephole) {
@@ -144,14 +145,14 @@ struct GradientRun {
       for (int64_t lane = 0; lane < width; ++lane) {
         const int64_t k = du_column(g, block) + lane;
         const bool exists = block * width + lane < H;
-        Real* panel = back_panels[phase].in(arena) + d * units.padded * depth[phase] + k * width;
-        for (int64_t b = 0; b < units.blocks; ++b, panel += depth[phase] * width) {
+        Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
+        for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
           pack_row(panel, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width, exists ? H - b * width : 0);
         }
         if (!has_input()) continue;
         const int64_t tile = wide * lanes;
-        panel = source_panels[phase].in(arena) + d * input_columns * depth[phase] + k * tile;
-        for (int64_t i = 0; i < input_columns; i += tile, panel += depth[phase] * tile) {
+        panel = source_panels[phase].in(arena) + (d * input_columns * depth[phase] + k * tile);
+        for (int64_t i = 0; i < input_columns; i += tile, panel = panel + depth[phase] * tile) {
           pack_row(panel, tile, call.input_weight, call.dtype, (row + lane) * call.I + i, exists ? call.I - i : 0);
         }
       }
@@ -162,7 +163,7 @@ struct GradientRun {
     }
     if (cell.needs_product) {
       const int64_t row = d * GH + call.slot[cell.gates - 1] * H + block * width;
-      Real* panel = product_panels.in(arena) + (d * units.blocks + block) * width * H;
+      const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * width * H;
       for (int v = 0; v < units.vectors; ++v) {
         pack_transposed(panel + v * lanes, width, call.recurrent_weight, call.dtype, row + v * lanes, H,
                         H - block * width - v * lanes);
@@ -212,11 +213,11 @@ struct GradientRun {
     const Real* A = du[phase].in(arena) + slot * call.N * du_stride[phase];
     const Groups groups(rows.size(), tile_rows(units.vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const Real* panel = back_panels[phase].in(arena) + (d * units.padded + block * units.width) * depth[phase];
+      const Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded + block * units.width) * depth[phase];
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-        tile_function<Real>(units.vectors, static_cast<int>(count))(depth[phase], A + n * du_stride[phase], du_stride[phase],
-                                                                   panel, e, units.width, false);
+        const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);
+        product(depth[phase], A + n * du_stride[phase], du_stride[phase], panel.at, e, units.width, false);
         then(block, n, count, e);
       }
     }
@@ -245,7 +246,7 @@ struct GradientRun {
     for (int64_t slot = 0; slot < steps; ++slot) {
       const int64_t row = slot * call.N + rows.begin;
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const Real* panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
+        const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
         Real* to = q.in(arena) + row * units.padded + block * units.width;
         panel_product(rows.size(), call.H, operand[0].in(arena) + row * stride, stride, panel, units.vectors, to, units.padded,
                       false);
@@ -295,9 +296,9 @@ struct GradientRun {
               const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
               for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
             }
-            const auto product = tile_function<Real, true>(wide, static_cast<int>(count));
+            const auto product = tile_stored<Real, Native<Real>::dtype, true>(wide, static_cast<int>(count));
             for (int64_t n = n0; n < n1; n += tile) {
-              product(depth_here, A, packed_rows, B + (n - n0) * depth_here, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
+              product(depth_here, A, packed_rows, reinterpret_cast<const char*>(B + (n - n0) * depth_here), to.at + m * to.stride + n, to.stride, begun || k0 > 0);
             }
           }
         }
@@ -397,18 +398,18 @@ struct GradientRun {
       const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));
       for (int phase = 0; phase < cell.phases; ++phase) {
         const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * du_stride[phase];
-        const Real* panel = source_panels[phase].in(arena) + d * input_columns * depth[phase];
+        Panel<Real> panel = source_panels[phase].in(arena) + d * input_columns * depth[phase];
         const bool add = phase > 0 || d > 0;
-        for (int64_t i = 0; i < I; i += tile, panel += depth[phase] * tile) {
+        for (int64_t i = 0; i < I; i += tile, panel = panel + depth[phase] * tile) {
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
             Real* to = out + (r + row) * I + i;
-            const auto product = tile_function<Real>(wide, static_cast<int>(count));
+            const auto product = tile_function<Real>(wide, static_cast<int>(count), panel.stored);
             if (i + tile <= I) {
-              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel, to, I, add);
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, to, I, add);
             } else {
               for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel, tail, tile, add);
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, tail, tile, add);
               for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
             }
           }

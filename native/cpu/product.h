@@ -4,6 +4,9 @@
 // A packed operand is a list of panels, each [K][NV * lanes]: the columns of one tile for every k.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "cpu/units.h"
 
 namespace gatewise {
@@ -19,11 +22,52 @@ constexpr int tile_rows(int vectors) {
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
 
+// How a panel keeps its numbers: as Real, or 16-bit weights as they came, widened as they are used.
+template <class Real>
+constexpr DType panel_dtype(DType dtype) {
+#if defined(__F16C__) || defined(__AVX512F__)
+  return dtype;
+#else
+  return dtype == DType::float16 ? Native<Real>::dtype : dtype;  // widening one by one would cost more than it saves
+#endif
+}
+
+template <class Real>
+struct Panel {
+  char* at = nullptr;
+  DType stored = Native<Real>::dtype;
+  Panel operator+(int64_t count) const { return {at + count * size_of(stored), stored}; }
+};
+
+// A vector of a panel's numbers.
+template <class Real, DType STORED>
+GATEWISE_INLINE typename Vec<Real>::Native load_stored(const char* from) {
+  if constexpr (STORED == Native<Real>::dtype) {
+    return Vec<Real>::load(reinterpret_cast<const Real*>(from)).v;
+#if defined(__AVX512F__)
+  } else if constexpr (STORED == DType::float16) {
+    return (typename Vec<Real>::Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__F16C__)
+  } else if constexpr (STORED == DType::float16) {
+    return (typename Vec<Real>::Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+  } else {
+    typedef uint16_t Short __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+    typedef uint32_t Long __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+    Short half;
+    std::memcpy(&half, from, sizeof half);
+    const Long bits = __builtin_convertvector(half, Long) << 16;
+    typename Vec<Real>::Native result;
+    std::memcpy(&result, &bits, sizeof bits);
+    return result;
+  }
+}
+
 // C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
-template <class Real, int MR, int NV, bool PACKED>
-void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc, bool add) {
+template <class Real, DType STORED, int MR, int NV, bool PACKED>
+void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add) {
   using Native = typename Vec<Real>::Native;
-  constexpr int lanes = Vec<Real>::lanes;
+  constexpr int lanes = Vec<Real>::lanes, size = size_of(STORED);
   Native sum[MR][NV];
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
@@ -33,8 +77,8 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
   for (int64_t k = 0; k < K; ++k) {
     Native b[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) b[j] = Vec<Real>::load(B + j * lanes).v;
-    B += NV * lanes;
+    for (int j = 0; j < NV; ++j) b[j] = load_stored<Real, STORED>(B + j * lanes * size);
+    B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
       const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
@@ -50,36 +94,34 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
 }
 
 template <class Real>
-using TileFunction = void (*)(int64_t, const Real*, int64_t, const Real*, Real*, int64_t, bool);
+using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool);
 
-template <class Real, int NV, bool PACKED, int MR>
-constexpr TileFunction<Real> tile_or_null() {
-  if constexpr (MR <= tile_rows(NV)) {
-    return tile<Real, MR, NV, PACKED>;
-  } else {
-    return nullptr;
-  }
+template <class Real, DType STORED, int NV, bool PACKED, int... ROWS>
+TileFunction<Real> tile_for_rows(int rows, std::integer_sequence<int, ROWS...>) {
+  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, PACKED>...};
+  return table[rows - 1];
 }
 
-template <class Real, int NV, bool PACKED>
-TileFunction<Real> tile_for_rows(int rows) {
-  static constexpr TileFunction<Real> table[] = {
-      nullptr,
-      tile_or_null<Real, NV, PACKED, 1>(),  tile_or_null<Real, NV, PACKED, 2>(),  tile_or_null<Real, NV, PACKED, 3>(),
-      tile_or_null<Real, NV, PACKED, 4>(),  tile_or_null<Real, NV, PACKED, 5>(),  tile_or_null<Real, NV, PACKED, 6>(),
-      tile_or_null<Real, NV, PACKED, 7>(),  tile_or_null<Real, NV, PACKED, 8>(),  tile_or_null<Real, NV, PACKED, 9>(),
-      tile_or_null<Real, NV, PACKED, 10>(), tile_or_null<Real, NV, PACKED, 11>(), tile_or_null<Real, NV, PACKED, 12>()};
-  return table[rows];
-}
-
-template <class Real, bool PACKED = false>
-TileFunction<Real> tile_function(int vectors, int rows) {
+template <class Real, DType STORED, bool PACKED>
+TileFunction<Real> tile_stored(int vectors, int rows) {
   switch (vectors) {
-    case 1: return tile_for_rows<Real, 1, PACKED>(rows);
-    case 2: return tile_for_rows<Real, 2, PACKED>(rows);
-    case 3: return tile_for_rows<Real, 3, PACKED>(rows);
-    default: return tile_for_rows<Real, 4, PACKED>(rows);
+    case 1: return tile_for_rows<Real, STORED, 1, PACKED>(rows, std::make_integer_sequence<int, tile_rows(1)>());
+    case 2: return tile_for_rows<Real, STORED, 2, PACKED>(rows, std::make_integer_sequence<int, tile_rows(2)>());
+    case 3: return tile_for_rows<Real, STORED, 3, PACKED>(rows, std::make_integer_sequence<int, tile_rows(3)>());
+    default: return tile_for_rows<Real, STORED, 4, PACKED>(rows, std::make_integer_sequence<int, tile_rows(4)>());
   }
+}
+
+// The tile for panels of this width and kind.
+template <class Real>
+TileFunction<Real> tile_function(int vectors, int rows, DType stored) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (stored == DType::bfloat16) return tile_stored<Real, DType::bfloat16, false>(vectors, rows);
+    if (stored == panel_dtype<Real>(DType::float16)) {
+      return tile_stored<Real, panel_dtype<Real>(DType::float16), false>(vectors, rows);
+    }
+  }
+  return tile_stored<Real, Native<Real>::dtype, false>(vectors, rows);
 }
 
 // Splits rows into the groups that tiles take: of nearly equal size, or all as large as a tile with the last few two
@@ -103,13 +145,12 @@ struct Groups {
 
 // C[rows][columns] (+)= A[rows][K] * B for one panel of B.
 template <class Real>
-inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, const Real* panel, int vectors, Real* C,
+inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, const Panel<Real>& panel, int vectors, Real* C,
                           int64_t ldc, bool add) {
   const Groups groups(rows, tile_rows(vectors));
   for (int64_t g = 0; g < groups.count; ++g) {
-    const int64_t i = groups.begin(g);
-    tile_function<Real>(vectors, static_cast<int>(groups.begin(g + 1) - i))(K, A + i * lda, lda, panel, C + i * ldc, ldc,
-                                                                          add);
+    const int64_t i = groups.begin(g), count = groups.begin(g + 1) - i;
+    tile_function<Real>(vectors, static_cast<int>(count), panel.stored)(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add);
   }
 }
 
@@ -183,25 +224,38 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
 }
 
 // Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[(first + lane) * K + k].
-// Lanes beyond `count` become 0.
-template <class Real>
-void pack_transposed(Real* to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K, int64_t count) {
-  constexpr int lanes = Vec<Real>::lanes;
+// Lanes beyond `count` become 0. `read(to, index, run)` reads a run of the matrix.
+template <class Element, class Read>
+void transpose_into(Element* to, int64_t stride, int64_t first, int64_t K, int lanes, int64_t count, Read read) {
   constexpr int64_t step = 64;
-  alignas(64) Real block[lanes][step];
+  alignas(64) Element block[16][step];
   for (int64_t k = 0; k < K; k += step) {
     const int64_t run = std::min(step, K - k);
     for (int lane = 0; lane < lanes; ++lane) {
       if (lane < count) {
-        read_run(block[lane], from, dtype, (first + lane) * K + k, run);
+        read(block[lane], (first + lane) * K + k, run);
       } else {
-        std::fill_n(block[lane], run, Real(0));
+        std::fill_n(block[lane], run, Element(0));
       }
     }
     for (int64_t j = 0; j < run; ++j) {
-      Real* row = to + (k + j) * stride;
+      Element* row = to + (k + j) * stride;
       for (int lane = 0; lane < lanes; ++lane) row[lane] = block[lane][j];
     }
+  }
+}
+
+template <class Real>
+void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
+                     int64_t count) {
+  constexpr int lanes = Vec<Real>::lanes;
+  if (to.stored == Native<Real>::dtype) {
+    transpose_into(reinterpret_cast<Real*>(to.at), stride, first, K, lanes, count,
+                   [&](Real* run, int64_t index, int64_t length) { read_run(run, from, dtype, index, length); });
+  } else {
+    const uint16_t* words = static_cast<const uint16_t*>(from);
+    transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, first, K, lanes, count,
+                   [&](uint16_t* run, int64_t index, int64_t length) { std::memcpy(run, words + index, length * 2); });
   }
 }
 
@@ -216,6 +270,18 @@ GATEWISE_INLINE void pack_row(Real* to, int64_t width, const void* from, DType d
       Vec<Real>(0.0).store(to + at);
     }
   }
+}
+
+template <class Real>
+inline void pack_row(const Panel<Real>& to, int64_t width, const void* from, DType dtype, int64_t index, int64_t count) {
+  if (to.stored == Native<Real>::dtype) {
+    pack_row(reinterpret_cast<Real*>(to.at), width, from, dtype, index, count);
+    return;
+  }
+  const int64_t given = std::clamp<int64_t>(count, 0, width);
+  uint16_t* words = reinterpret_cast<uint16_t*>(to.at);
+  if (given > 0) std::memcpy(words, static_cast<const uint16_t*>(from) + index, given * 2);
+  std::fill_n(words + given, width - given, uint16_t(0));
 }
 
 }  // namespace GATEWISE_ISA
