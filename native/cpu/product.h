@@ -4,7 +4,6 @@
 // A packed operand is a list of panels, each [K][NV * lanes]: the columns of one tile for every k.
 #pragma once
 
-#include <type_traits>
 #include <utility>
 
 #include "cpu/units.h"
@@ -22,46 +21,13 @@ constexpr int tile_rows(int vectors) {
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
 
-// How a panel keeps its numbers: as Real, or 16-bit weights as they came, widened as they are used.
-template <class Real>
-constexpr DType panel_dtype(DType dtype) {
-#if defined(__F16C__) || defined(__AVX512F__)
-  return dtype;
-#else
-  return dtype == DType::float16 ? Native<Real>::dtype : dtype;  // widening one by one would cost more than it saves
-#endif
-}
-
+// Part of a packed weight, kept as Real or in 16 bits.
 template <class Real>
 struct Panel {
   char* at = nullptr;
   DType stored = Native<Real>::dtype;
   Panel operator+(int64_t count) const { return {at + count * size_of(stored), stored}; }
 };
-
-// A vector of a panel's numbers.
-template <class Real, DType STORED>
-GATEWISE_INLINE typename Vec<Real>::Native load_stored(const char* from) {
-  if constexpr (STORED == Native<Real>::dtype) {
-    return Vec<Real>::load(reinterpret_cast<const Real*>(from)).v;
-#if defined(__AVX512F__)
-  } else if constexpr (STORED == DType::float16) {
-    return (typename Vec<Real>::Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#elif defined(__F16C__)
-  } else if constexpr (STORED == DType::float16) {
-    return (typename Vec<Real>::Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-#endif
-  } else {
-    typedef uint16_t Short __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
-    typedef uint32_t Long __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
-    Short half;
-    std::memcpy(&half, from, sizeof half);
-    const Long bits = __builtin_convertvector(half, Long) << 16;
-    typename Vec<Real>::Native result;
-    std::memcpy(&result, &bits, sizeof bits);
-    return result;
-  }
-}
 
 // C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
 template <class Real, DType STORED, int MR, int NV, bool PACKED>
@@ -77,7 +43,7 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
   for (int64_t k = 0; k < K; ++k) {
     Native b[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) b[j] = load_stored<Real, STORED>(B + j * lanes * size);
+    for (int j = 0; j < NV; ++j) b[j] = load_as<Real, STORED>(B + j * lanes * size);
     B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
@@ -223,39 +189,80 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
   }
 }
 
-// Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[(first + lane) * K + k].
-// Lanes beyond `count` become 0. `read(to, index, run)` reads a run of the matrix.
-template <class Element, class Read>
-void transpose_into(Element* to, int64_t stride, int64_t first, int64_t K, int lanes, int64_t count, Read read) {
-  constexpr int64_t step = 64;
-  alignas(64) Element block[16][step];
-  for (int64_t k = 0; k < K; k += step) {
-    const int64_t run = std::min(step, K - k);
-    for (int lane = 0; lane < lanes; ++lane) {
-      if (lane < count) {
-        read(block[lane], (first + lane) * K + k, run);
-      } else {
-        std::fill_n(block[lane], run, Element(0));
-      }
+// Turns `lanes` vectors into their transpose, by interleaving halves over and over.
+template <class Vector, class Mask, int LANES>
+GATEWISE_INLINE void transpose(Vector (&rows)[LANES]) {
+  Mask low, high;
+  for (int j = 0; j < LANES; ++j) {
+    low[j] = static_cast<decltype(low[0] + 0)>(j / 2 + j % 2 * LANES);
+    high[j] = low[j] + LANES / 2;
+  }
+  for (int stage = 1; stage < LANES; stage *= 2) {
+    Vector mixed[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES / 2; ++i) {
+      mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + LANES / 2], low);
+      mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + LANES / 2], high);
     }
-    for (int64_t j = 0; j < run; ++j) {
-      Element* row = to + (k + j) * stride;
-      for (int lane = 0; lane < lanes; ++lane) row[lane] = block[lane][j];
-    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) rows[i] = mixed[i];
   }
 }
 
+template <class Element>
+struct Transposed;
+template <>
+struct Transposed<float> {
+  typedef float Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  typedef int32_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+};
+template <>
+struct Transposed<double> {
+  typedef double Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  typedef int64_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+};
+template <>
+struct Transposed<uint16_t> {  // as many as there are floats in a vector
+  typedef uint16_t Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+  typedef uint16_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+};
+
+// Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[lane * K + k]. Lanes beyond
+// `count` become 0.
+template <class Element>
+void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K, int64_t count) {
+  using Vector = typename Transposed<Element>::Vector;
+  constexpr int lanes = sizeof(Vector) / sizeof(Element);
+  int64_t k = 0;
+  if (count >= lanes) {
+    for (; k + lanes <= K; k += lanes) {
+      Vector rows[lanes];
+      for (int lane = 0; lane < lanes; ++lane) std::memcpy(&rows[lane], from + lane * K + k, sizeof(Vector));
+      transpose<Vector, typename Transposed<Element>::Mask, lanes>(rows);
+      for (int j = 0; j < lanes; ++j) std::memcpy(to + (k + j) * stride, &rows[j], sizeof(Vector));
+    }
+  }
+  for (; k < K; ++k) {
+    for (int lane = 0; lane < lanes; ++lane) to[k * stride + lane] = lane < count ? from[lane * K + k] : Element(0);
+  }
+}
+
+// The same into a panel, from row `first` of a matrix of dtype.
 template <class Real>
 void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
                      int64_t count) {
-  constexpr int lanes = Vec<Real>::lanes;
-  if (to.stored == Native<Real>::dtype) {
-    transpose_into(reinterpret_cast<Real*>(to.at), stride, first, K, lanes, count,
-                   [&](Real* run, int64_t index, int64_t length) { read_run(run, from, dtype, index, length); });
+  if (dtype == Native<Real>::dtype) {
+    transpose_into(reinterpret_cast<Real*>(to.at), stride, static_cast<const Real*>(from) + first * K, K, count);
+  } else if (to.stored == dtype) {
+    transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, static_cast<const uint16_t*>(from) + first * K, K, count);
   } else {
-    const uint16_t* words = static_cast<const uint16_t*>(from);
-    transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, first, K, lanes, count,
-                   [&](uint16_t* run, int64_t index, int64_t length) { std::memcpy(run, words + index, length * 2); });
+    for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
+      for (int64_t k = 0; k < K; ++k) {
+        Real* place = reinterpret_cast<Real*>(to.at) + k * stride + lane;
+        *place = 0;
+        if (lane < count) read_run(place, from, dtype, (first + lane) * K + k, 1);
+      }
+    }
   }
 }
 
