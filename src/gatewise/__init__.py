@@ -5,6 +5,7 @@ from .engines import use_engine
 from .engines.cpu import get_threads, set_threads
 from .errors import ArgumentError, DTypeError, GatewiseError, ShapeError, UnsupportedError
 from .operations import gru, gru_gradients, lstm, lstm_gradients, single_gate_rnn, single_gate_rnn_gradients
+from .precision import use_precision
 
 __version__ = "0.1.0"
 
@@ -27,4 +28,5 @@ __all__ = [
     "single_gate_rnn",
     "single_gate_rnn_gradients",
     "use_engine",
+    "use_precision",
 ]

@@ -1,0 +1,102 @@
+// Element types, their conversion to the type the maths runs in, and the functions the emitted cells call.
+// No header of CUDA or of the standard library is needed, so a kernel compiles in well under a second.
+#pragma once
+
+namespace gatewise {
+
+using i64 = long long;
+using u32 = unsigned int;
+
+__device__ __forceinline__ u32 tf32(float v) {
+  u32 w;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(w) : "f"(v));
+  return w;
+}
+
+// An element type: how it is stored, what the maths runs in, and how many fit the 32-bit words the tensor cores take.
+struct Float {
+  using Storage = float;
+  using Value = float;
+  static constexpr int per_word = 1;
+  static __device__ __forceinline__ float load(float s) { return s; }
+  static __device__ __forceinline__ float store(float v) { return v; }
+  static __device__ __forceinline__ u32 word(float v, float) { return tf32(v); }  // a word holds one
+};
+
+struct Bfloat16 {
+  using Storage = unsigned short;
+  using Value = float;
+  static constexpr int per_word = 2;
+  static __device__ __forceinline__ float load(Storage s) { return __uint_as_float(u32(s) << 16); }
+  static __device__ __forceinline__ Storage store(float v) {
+    Storage s;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(s) : "f"(v));
+    return s;
+  }
+  static __device__ __forceinline__ u32 word(float low, float high) {
+    u32 w;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    return w;
+  }
+};
+
+struct Float16 {
+  using Storage = unsigned short;
+  using Value = float;
+  static constexpr int per_word = 2;
+  static __device__ __forceinline__ float load(Storage s) {
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(s));
+    return v;
+  }
+  static __device__ __forceinline__ Storage store(float v) {
+    Storage s;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(s) : "f"(v));
+    return s;
+  }
+  static __device__ __forceinline__ u32 word(float low, float high) {
+    u32 w;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    return w;
+  }
+};
+
+struct Double {
+  using Storage = double;
+  using Value = double;
+  static constexpr int per_word = 1;  // never given to the tensor cores
+  static __device__ __forceinline__ double load(double s) { return s; }
+  static __device__ __forceinline__ double store(double v) { return v; }
+};
+
+template <class E>
+using Storage = typename E::Storage;
+
+// Element `index` of an array no kernel running now writes to.
+template <class E>
+__device__ __forceinline__ typename E::Value read(const Storage<E>* array, i64 index) {
+  return E::load(__ldg(array + index));
+}
+
+template <class E>
+__device__ __forceinline__ void write(Storage<E>* array, i64 index, typename E::Value value) {
+  array[index] = E::store(value);
+}
+
+// What the emitted activations are written with. 16-bit results need no more than exp's fast form gives.
+__device__ __forceinline__ float select(bool condition, float a, float b) { return condition ? a : b; }
+__device__ __forceinline__ double select(bool condition, double a, double b) { return condition ? a : b; }
+__device__ __forceinline__ double tanh(double x) { return ::tanh(x); }
+__device__ __forceinline__ double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
+#ifdef GATEWISE_FAST_EXP
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float tanh(float x) {
+  const float t = __expf(-2.0f * fabsf(x));
+  return copysignf(__fdividef(1.0f - t, 1.0f + t), x);
+}
+#else
+__device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + expf(-x)); }
+__device__ __forceinline__ float tanh(float x) { return ::tanhf(x); }
+#endif
+
+}  // namespace gatewise

@@ -1,0 +1,196 @@
+"""Chooses how a call runs: which kernel family, how it is cut, over how many blocks; and says why.
+
+Families: `block`, R in one multiprocessor; `cluster`, R over a cluster, the state through distributed shared memory;
+`grid`, R over the whole chip, the state through L2; `steps`, one launch per step. The first three are one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ...cells import Cell
+from .driver import Device
+from .tiling import REGISTERS, WARPS, Tiling, ceil_div
+
+# Measured on an H200; they rank candidates, and need not be exact anywhere else.
+_CLOCK = 1.75e3  # cycles per microsecond
+_L2_BYTES = 40e3  # a multiprocessor reads per microsecond from L2
+_SHARED_BYTES = 200e3  # ... from shared memory
+_MMA_CYCLES = 8.0  # of one quarter of a multiprocessor for one tensor core instruction
+_CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
+_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a test or a measurement wants instead of the fastest plan: a family, its candidate number `pick`, and
+    weights kept out of registers and shared memory (`starve`)."""
+
+    family: str | None = None
+    pick: int | None = None
+    starve: bool = False
+
+
+_wish: ContextVar[Wish] = ContextVar("gatewise_cuda_wish", default=Wish())  # noqa: B039  it is frozen
+
+
+@contextmanager
+def wish(family: str | None = None, pick: int | None = None, starve: bool = False) -> Iterator[None]:
+    """Take another plan than the fastest inside the `with` block."""
+    token = _wish.set(Wish(family, pick, starve))
+    try:
+        yield
+    finally:
+        _wish.reset(token)
+
+
+def current_wish() -> Wish:
+    return _wish.get()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call runs. `tiling` is None for the per-step kernels."""
+
+    family: str
+    reason: str
+    tiling: Tiling | None = None
+    microseconds: float = 0.0  # predicted, per step
+
+    @property
+    def explanation(self) -> str:
+        t = self.tiling
+        if t is None:
+            return f"{self.family}: {self.reason}"
+        kept = ", ".join(
+            f"{t.held[phase]} chunks in registers, {t.shared[phase]} in shared memory, {t.streamed(phase)} from L2"
+            for phase in t.phases
+        )
+        return (
+            f"{self.family}: {self.reason}; {t.groups} groups of {t.blocks} blocks per direction, {t.units} units each, "
+            f"{t.passes} passes of {t.pass_rows} rows; warps {t.warps_m} x {t.warps_k}; weights of a warp: {kept}; "
+            f"{t.shared_bytes // 1024} KB of shared memory; predicted {self.microseconds:.2f} us per step"
+        )
+
+
+def _place_weights(tiling: Tiling, device: Device) -> Tiling:
+    """Fill registers first, then shared memory; the rest is streamed."""
+    room = max(0, REGISTERS - tiling.working_registers())
+    held = []
+    for phase in tiling.phases:
+        count = min(tiling.chunks(phase), room // (tiling.tiles(phase) * 8))
+        held.append(count)
+        room -= count * tiling.tiles(phase) * 8
+    tiling = replace(tiling, held=tuple(held), shared=(0,) * len(held))
+    left = device.shared_limit - tiling.shared_bytes
+    shared = []
+    for phase in tiling.phases:
+        count = min(tiling.streamed(phase), max(0, left) // tiling.weight_bytes(phase))
+        shared.append(count)
+        left -= count * tiling.weight_bytes(phase)
+    return replace(tiling, shared=tuple(shared))
+
+
+def _latency(tiling: Tiling) -> float:
+    if not tiling.on_chip:
+        return 1.2
+    if tiling.blocks == 1:
+        return 0.05
+    rows = tiling.passes * tiling.pass_rows
+    written = sum(rows * tiling.k(phase) * tiling.element_bytes for phase in tiling.phases)
+    return 0.35 + 0.012 * tiling.blocks + written / 30e3
+
+
+def predict(tiling: Tiling, directions: int, device: Device) -> float:
+    """Microseconds per step, by estimate."""
+    operands = tiling.operand_bytes() / (_SHARED_BYTES if tiling.on_chip else _L2_BYTES)
+    products = weights = 0.0
+    for phase in tiling.phases:
+        instructions = tiling.tiles(phase) * tiling.chunks(phase) * 2 * tiling.column_tiles * WARPS / 4
+        products += instructions * _MMA_CYCLES / _CLOCK
+        weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _L2_BYTES)
+    reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
+    points = 0.15 * len(tiling.phases) + 0.08 * tiling.pairs
+    work = operands / tiling.passes + max(products, weights) + reduction + points
+    latency = _latency(tiling) * len(tiling.phases)
+    hidden = min(latency, work * (tiling.passes - 1)) if not tiling.on_chip else 0.0
+    one = latency - hidden + work * tiling.passes
+    room = device.sm_count * (_CLUSTERS[tiling.blocks] if tiling.on_chip else 1.0)
+    return one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
+
+
+def _candidates(
+    cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int, device: Device
+) -> list[Tiling]:
+    found = []
+    tiles_of_rows = ceil_div(N, 8)
+    for unit_tiles in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16):
+        blocks = ceil_div(H, 16 * unit_tiles)
+        if unit_tiles > 1 and blocks == ceil_div(H, 16 * (unit_tiles - 1)):
+            continue
+        for on_chip in (False, True):
+            if on_chip and (blocks not in _CLUSTERS or (blocks > 1 and device.major < 9)):
+                continue
+            share = _CLUSTERS[blocks] if on_chip else 1.0
+            most = int(device.sm_count * share) // (blocks * directions)
+            if most == 0 or (not on_chip and not device.cooperative):
+                continue
+            for warps_m in (1, 2, 4, 8):
+                if unit_tiles % warps_m:
+                    continue
+                for column_tiles in (1, 2, 4):
+                    per_group = ceil_div(tiles_of_rows, most)
+                    passes = ceil_div(per_group, column_tiles)
+                    groups = ceil_div(tiles_of_rows, passes * column_tiles)
+                    tiling = Tiling(
+                        cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups
+                    )
+                    if tiling.working_registers() > REGISTERS:
+                        continue
+                    tiling = _place_weights(tiling, device)
+                    if tiling.shared_bytes <= device.shared_limit:
+                        found.append(tiling)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def choose(
+    cell: Cell, backward: bool, N: int, H: int, directions: int, dtype: str, exact: bool, device: Device, wanted: Wish
+) -> Plan:
+    """The plan for the forward or the gradient part of a call."""
+    if dtype == "float64" or (dtype == "float32" and exact):
+        return Plan("steps", f"{dtype} products are exact, which the tensor cores' are not")
+    if device.major < 8:
+        return Plan("steps", f"{device.architecture} lacks the tensor core instructions of the persistent kernels")
+    if wanted.family == "steps":
+        return Plan("steps", "asked for")
+    found = _candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)
+    found = [tiling for tiling in found if wanted.family in (None, family_of(tiling))]
+    if not found:
+        return Plan("steps", f"no persistent kernel fits H = {H}, N = {N} on this GPU")
+    if wanted.pick is not None:
+        found = [found[wanted.pick % len(found)]]
+    if wanted.starve:
+        found = [replace(each, held=_at_most_one(each.held), shared=_at_most_one(each.shared)) for each in found]
+    best = min(((predict(tiling, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
+    family = family_of(best[1])
+    reasons = {
+        "block": "all of R fits one multiprocessor",
+        "cluster": "R fits a cluster of multiprocessors",
+        "grid": "R is spread over the chip",
+    }
+    return Plan(family, reasons[family], best[1], best[0])
+
+
+def _at_most_one(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(min(1, count) for count in counts)
+
+
+def family_of(tiling: Tiling) -> str:
+    if not tiling.on_chip:
+        return "grid"
+    return "block" if tiling.blocks == 1 else "cluster"
