@@ -60,7 +60,12 @@ struct ForwardBlock : Block {
         points[i][1].v.u[Cell::first_gate[PHASE] + g] = u.y;
       }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) Cell::template forward<PHASE>(Activations{}, points[i][r].v);
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (PHASE == 0) {
+          points[i][r].prepare(t, carry(pass, i, 0, r), Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0));
+        }
+        Cell::template forward<PHASE>(Activations{}, points[i][r].v);
+      }
       if constexpr (PHASE < LAST) hand_pair<LAST>(pair, pass, t, step, points[i][0].v.operand, points[i][1].v.operand);
     }
     if constexpr (PHASE < LAST) step_barrier();
@@ -78,14 +83,7 @@ struct ForwardBlock : Block {
         const i64 n = first_row + pass * PASS_ROWS + pair.row() + r;
         const int unit = p * U + pair.unit();
         points[i][r] = {};
-        if (pair.exists && n < a.N && unit < H) points[i][r].read_inputs(a, d, t, t_next, n, unit);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < PAIRS; ++i) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        points[i][r].take_state(carry(pass, i, 0, r), Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0));
+        if (pair.exists && n < a.N && unit < H) points[i][r].fetch(a, d, t, t_next < 0 ? t : t_next, n, unit);
       }
     }
     phase<0>(points, t, step, pass);

@@ -57,7 +57,7 @@ struct GradientBlock : Block {
         const i64 n = first_row + pass * PASS_ROWS + pair.row() + r;
         const int unit = p * U + pair.unit();
         crossing[i][r] = {};
-        if (pair.exists && n < a.N && unit < H) crossing[i][r].read_inputs(a, d, t, n, unit);
+        if (pair.exists && n < a.N && unit < H) crossing[i][r].fetch(a, d, t, n, unit);
       }
     }
     Sums<0> sums;
@@ -67,8 +67,8 @@ struct GradientBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
       const float2 e = total<0>(sums, room, pair, i, 0);
-      dh[i][0] = crossing[i][0].finish_state(carry(pass, i, 0, 0), e.x);
-      dh[i][1] = crossing[i][1].finish_state(carry(pass, i, 0, 1), e.y);
+      dh[i][0] = crossing[i][0].finish_state(t, carry(pass, i, 0, 0), e.x);
+      dh[i][1] = crossing[i][1].finish_state(t, carry(pass, i, 0, 1), e.y);
     }
   }
 
@@ -87,7 +87,7 @@ struct GradientBlock : Block {
         const int unit = p * U + pair.unit();
         const bool real = pair.exists && n < a.N && unit < H;
         points[i][r] = {};
-        if (real) points[i][r].read_inputs(a, d, t, t_before, n, unit);
+        if (real) points[i][r].fetch(a, d, t, t_before, n, unit);
         if (is_last) {
           dh[i][r] = real ? initial(a, a.state_gradient, d, n, unit) : V(0);
           if constexpr (Cell::has_cell) carry(pass, i, 1, r) = real ? initial(a, a.cell_gradient, d, n, unit) : V(0);
@@ -99,7 +99,7 @@ struct GradientBlock : Block {
     for (int i = 0; i < PAIRS; ++i) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        points[i][r].take_gradients(dh[i][r], Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0));
+        points[i][r].prepare(t, dh[i][r], Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0));
         Cell::template gradient<LAST>(Activations{}, points[i][r].v);
       }
     }

@@ -69,9 +69,9 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, i64 step) {
       });
   if (!at.real) return;
   ForwardPoint point;
-  point.read_inputs(a, at.d, t, t_next, at.n, at.unit);
+  point.fetch(a, at.d, t, t_next < 0 ? t : t_next, at.n, at.unit);
   V h = at.carry(a, 0), c = Cell::has_cell ? at.carry(a, 1) : V(0);
-  point.take_state(h, c);
+  point.prepare(t, h, c);
 #pragma unroll
   for (int g = 0; g < GATES; ++g) point.v.u[Cell::first_gate[PHASE] + g] = sums[g];
   if constexpr (PHASE > 0) {  // gates of the phases before
@@ -127,19 +127,20 @@ __device__ __forceinline__ void gradient_phase(const Arguments& a, i64 step) {
   }
   if (!at.real) return;
   GradientPoint point;
-  point.read_inputs(a, at.d, t, t_before, at.n, at.unit);
+  point.fetch(a, at.d, t, t_before, at.n, at.unit);
   if constexpr (PHASE == LAST) {
     if (is_last_step) {
       at.carry(a, 0) = initial(a, a.state_gradient, at.d, at.n, at.unit);
       at.carry(a, 1) = initial(a, a.cell_gradient, at.d, at.n, at.unit);
     } else {
       Crossing crossing;
-      crossing.read_inputs(a, at.d, time_of(a, at.d, step + 1), at.n, at.unit);
-      at.carry(a, 0) = crossing.finish_state(at.carry(a, 0), e);
+      const i64 later = time_of(a, at.d, step + 1);
+      crossing.fetch(a, at.d, later, at.n, at.unit);
+      at.carry(a, 0) = crossing.finish_state(later, at.carry(a, 0), e);
     }
   }
   V dh = at.carry(a, 0), dc = at.carry(a, 1);
-  point.take_gradients(dh, dc);
+  point.prepare(t, dh, dc);
   point.v.e = e;
   Cell::template gradient<PHASE>(Activations{}, point.v);
   const i64 row = t * a.N + at.n;
@@ -195,8 +196,8 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) gradient_end(const __g
   const V e = gradient_product<0>(a, at, t);
   if (!at.real) return;
   Crossing crossing;
-  crossing.read_inputs(a, at.d, t, at.n, at.unit);
+  crossing.fetch(a, at.d, t, at.n, at.unit);
   const i64 to = at_unit(a, at.n, at.d, at.unit);
-  if (a.init_state_gradient != nullptr) write<E>(a.init_state_gradient, to, crossing.finish_state(at.carry(a, 0), e));
+  if (a.init_state_gradient != nullptr) write<E>(a.init_state_gradient, to, crossing.finish_state(t, at.carry(a, 0), e));
   if (Cell::has_cell && a.init_cell_gradient != nullptr) write<E>(a.init_cell_gradient, to, at.carry(a, 1));
 }

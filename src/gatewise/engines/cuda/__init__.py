@@ -36,13 +36,13 @@ def supports() -> dict[str, str]:
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
-    from .forward import forward as run
+    from .run_forward import forward as run
 
     return run(problem)
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
-    from .gradient import gradients as run
+    from .run_gradient import gradients as run
 
     return run(problem)
 

@@ -40,6 +40,9 @@ def _cuda() -> ctypes.CDLL:
     library = find_library("libcuda.so.1")
     if library is None:
         raise UnsupportedError("no NVIDIA driver (libcuda.so.1) is installed")
+    code = library.cuInit(0)
+    if code:
+        raise UnsupportedError(f"the NVIDIA driver cannot start (error {code})")
     return library
 
 
@@ -57,10 +60,9 @@ def unavailable() -> str | None:
         library = _cuda()
     except UnsupportedError as error:
         return str(error)
-    code = library.cuInit(0)
     count = ctypes.c_int()
-    if code or library.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
-        return f"the NVIDIA driver finds no GPU (error {code})"
+    if library.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return "the NVIDIA driver finds no GPU"
     return None
 
 
