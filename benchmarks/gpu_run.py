@@ -28,7 +28,7 @@ from sampling import OPERATIONS, TOLERANCE, difference, gradient_arguments, refe
 ARCH = driver.H200
 
 
-def wanted_kernels(descriptor, peephole, dtype, has_weight, N, H, wished, exact, device):
+def wanted_kernels(descriptor, peephole, dtype, has_weight, N, H, wished, exact, device, given):
     """(file, macros) of every kernel a training step needs."""
     cell = cell_of(descriptor, peephole)
     D = 2 if descriptor.bidirectional else 1
@@ -39,7 +39,11 @@ def wanted_kernels(descriptor, peephole, dtype, has_weight, N, H, wished, exact,
         inputs = "float32" if not backward and has_weight and dtype in ("float16", "bfloat16") else dtype
         macros = kernels.macros(cell, activations_of(descriptor), order_of(descriptor), dtype, inputs, H, HP)
         file = "persistent_gradient.cu" if backward else "persistent_forward.cu"
-        found.append(("steps.cu", macros) if plan.tiling is None else (file, macros | kernels.tiling_macros(plan.tiling)))
+        options = given & (0b1110 if backward else 0b1111)
+        if plan.tiling is None:
+            found.append(("steps.cu", macros))
+        else:
+            found.append((file, macros | kernels.tiling_macros(plan.tiling, options)))
         if backward:
             found.append(("around.cu", macros))
     found.append(("arrays.cu", {"GATEWISE_ELEMENT": kernels.ELEMENTS[dtype]}))
@@ -71,7 +75,8 @@ def sample_kernels(made, device):
     _, N, _, H = made.sizes
     wished = planner.Wish(made.family, made.pick, made.starve)
     has_weight = "input_weight" in made.arguments
-    return wanted_kernels(made.descriptor, "peephole" in made.arguments, dtype, has_weight, N, H, wished, exact, device)
+    given = sum(1 << i for i, name in enumerate(("bias", "mask", "lengths", "resets")) if name in made.arguments)
+    return wanted_kernels(made.descriptor, "peephole" in made.arguments, dtype, has_weight, N, H, wished, exact, device, given)
 
 
 def reference_of(seed):
@@ -166,7 +171,7 @@ def time_cells(cells, dtypes, families, shapes, with_peer=True, bidirectional=Fa
             for _, N, _, H in shapes:
                 for family in families:
                     wished = planner.Wish(family)
-                    jobs += wanted_kernels(descriptor, False, dtype, True, N, H, wished, False, device)
+                    jobs += wanted_kernels(descriptor, False, dtype, True, N, H, wished, False, device, 1)
     compile_all(jobs, device.architecture)
     for operation in cells:
         descriptor = make_descriptor(operation, bidirectional)

@@ -5,16 +5,16 @@ using namespace gatewise;
 
 // The state a step left, from what the forward call saved. A template, so that only cells that can restore it do.
 template <class C>
-__device__ __forceinline__ V state_after(const Arguments& a, i64 row, int d, int unit) {
+__device__ __forceinline__ V state_after(const Arguments& a, const Spot& spot, const Moment& then) {
   if constexpr (C::restores_state) {
     Gradient<V, G> v;
 #pragma unroll
-    for (int g = 0; g < G; ++g) v.gate[g] = read<E>(a.z_state, at_gate(a, row, d, g, unit));
-    if constexpr (C::has_cell) v.c_next = read<E>(a.cell, at_unit(a, row, d, unit));
+    for (int g = 0; g < G; ++g) v.gate[g] = read<E>(a.z_state, then.gates + spot.gate_at + SLOT[g] * H);
+    if constexpr (C::has_cell) v.c_next = read<E>(a.cell, then.units + spot.unit_at);
     C::restore(Activations{}, v);
     return v.h_next;
   } else {
-    return read<E>(a.state, at_unit(a, row, d, unit));
+    return read<E>(a.state, then.units + spot.unit_at);
   }
 }
 
@@ -23,33 +23,27 @@ extern "C" __global__ void __launch_bounds__(256) operands(const __grid_constant
   const i64 total = a.T * a.N * a.D * HP;
   const i64 stride = i64(gridDim.x) * blockDim.x;
   for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += stride) {
-    const int unit = i % HP, d = i / HP % a.D;
-    const i64 row = i / HP / a.D, n = row % a.N, t = row / a.N;
+    const i64 row = i / HP / a.D, t = row / a.N;
+    const Spot spot(a, i / HP % a.D, row % a.N, i % HP);
+    Part part;
+    part.fetch(a, spot, t);
     V first = V(0), second = V(0);
-    const i64 length = length_of(a, n);
-    if (unit < H && t < length) {
-      const bool backwards = (a.backwards >> d) & 1;
-      const i64 t_before = backwards ? t + 1 : t - 1;
-      const bool came = t_before >= 0 && t_before < length;
+    if (spot.real && t < part.length) {
+      const i64 t_before = (a.backwards >> spot.d) & 1 ? t + 1 : t - 1;
+      const bool came = t_before >= 0 && t_before < part.length;
       V h = V(0);
-      if (!reset_at(a, t, n)) {
-        if (!came) {
-          h = initial(a, a.init_state, d, n, unit);
-        } else {
-          h = state_after<Cell>(a, t_before * a.N + n, d, unit);
-        }
-      }
-      const V m = mask_at(a, t, n, d, unit);
+      if (part.reset == 0) h = came ? state_after<Cell>(a, spot, Moment(a, t_before)) : initial(a.init_state, spot);
+      const V m = E::load(part.mask);
       first = h * m;
       if constexpr (PHASES == 2) {  // the first phase's gradient gives the second one's operand again
-        GradientPoint point;
-        point.v = {};
+        Gradient<V, G> v = {};
+        const Moment now(a, t);
 #pragma unroll
-        for (int g = 0; g < G; ++g) point.v.gate[g] = read<E>(a.z_state, at_gate(a, row, d, g, unit));
-        point.v.h = h;
-        point.v.m = m;
-        Cell::template gradient<0>(Activations{}, point.v);
-        second = point.v.operand;
+        for (int g = 0; g < G; ++g) v.gate[g] = read<E>(a.z_state, now.gates + spot.gate_at + SLOT[g] * H);
+        v.h = h;
+        v.m = m;
+        Cell::template gradient<0>(Activations{}, v);
+        second = v.operand;
       }
     }
     write<E>(a.operand0, i, first);
@@ -75,16 +69,18 @@ extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_const
       if ((which & 4) && slot == SLOT[G - 1]) second += du;
       if constexpr (Cell::peephole) {
         if (which & 2) {
-          const i64 n = row % a.N, t = row / a.N;
-          const i64 length = length_of(a, n);
+          const i64 t = row / a.N;
+          const Spot spot(a, d, row % a.N, unit);
+          Part part;
+          part.fetch(a, spot, t);
           V seen = V(0);
-          if (t < length) {
+          if (t < part.length) {
             if (Cell::output_sees_new_cell && slot == SLOT[G - 1]) {
-              seen = read<E>(a.cell, at_unit(a, row, d, unit));
-            } else if (!reset_at(a, t, n)) {
+              seen = read<E>(a.cell, Moment(a, t).units + spot.unit_at);
+            } else if (part.reset == 0) {
               const i64 t_before = (a.backwards >> d) & 1 ? t + 1 : t - 1;
-              const bool came = t_before >= 0 && t_before < length;
-              seen = came ? read<E>(a.cell, at_unit(a, t_before * a.N + n, d, unit)) : initial(a, a.init_cell, d, n, unit);
+              const bool came = t_before >= 0 && t_before < part.length;
+              seen = came ? read<E>(a.cell, Moment(a, t_before).units + spot.unit_at) : initial(a.init_cell, spot);
             }
           }
           peephole += du * seen;

@@ -67,32 +67,32 @@ struct Block {
     return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
   }
 
-  // The operands of a phase's product in one pass. `base` is the array in device memory, `pitch` its elements per row
-  // of this direction, `column` the phase's first element there; `step` picks the buffer on the chip.
+  // The operands of a phase's product in one pass. `base` is the array in device memory at the step's start, `pitch` its
+  // elements per row of a direction, `column` the phase's first element there; `step` picks the buffer on the chip.
   template <int PHASE>
-  __device__ __forceinline__ Operands operands(const Storage<E>* base, i64 t, i64 step, int pass, int pitch, int column) const {
+  __device__ __forceinline__ Operands operands(const Storage<E>* base, i64 step, i64 pass, int pitch, int column) const {
     Operands o;
-    const int row = pass * PASS_ROWS + lane / 4;
-    o.rows = 0;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) o.rows |= u32(first_row + row + n * 8 < a.N) << n;
+    const int row = int(pass) * PASS_ROWS + lane / 4;
     o.k = (warp % WK) * Shape<PHASE>::chunks * CHUNK + lane % 4 * (4 * E::per_word);
     if constexpr (ON_CHIP) {
       o.from = nullptr;
+      o.last = 0;
       o.address = on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + o.k * 4 / E::per_word;
       o.tile_pitch = 8 * shared_pitch<PHASE>();
     } else {
-      const i64 at = ((t * a.N + first_row + row) * a.D + d) * pitch + column + o.k;
-      o.from = reinterpret_cast<const u32*>(base + at);
+      const i64 n = first_row + row < a.N ? first_row + row : a.N - 1;
+      o.from = reinterpret_cast<const u32*>(base + (u32(n) * u32(a.D) + d) * u32(pitch) + (column + o.k));
       o.address = 0;
-      o.tile_pitch = 8 * a.D * pitch / E::per_word;
+      o.tile_pitch = 8 * u32(a.D) * pitch / E::per_word;
+      o.last = u32(a.N - 1 - n) * u32(a.D) * pitch / E::per_word;
     }
     return o;
   }
 
-  // Writes an operand word where this block and the others will read it.
+  // Writes an operand word where this block and the others will read it: row `row` of the group, element `k` of the
+  // phase's sums; `at` is the same place in device memory, from the step's start.
   template <int PHASE>
-  __device__ __forceinline__ void hand_over(Storage<E>* base, i64 at, i64 step, int row, int k, u32 word) const {
+  __device__ __forceinline__ void hand_over(Storage<E>* base, u32 at, i64 step, int row, int k, u32 word) const {
     if constexpr (ON_CHIP) {
 #if GATEWISE_EXCHANGE_ON_CHIP
       store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, word);
@@ -101,6 +101,11 @@ struct Block {
     } else {
       store_relaxed(reinterpret_cast<u32*>(base + at), word);
     }
+  }
+
+  // Where row `row` of the thread's pair i is in a pass.
+  __device__ __forceinline__ Spot spot(const Pair& pair, i64 pass, int row) const {
+    return Spot(a, d, first_row + pass * PASS_ROWS + pair.row() + row, p * U + pair.unit());
   }
 
   // Multiplies and leaves the warp's sums where `total` finds them.

@@ -72,22 +72,25 @@ __device__ __forceinline__ void exchange_barrier() {
 struct Operands {
   const u32* from;  // the lane's first words in device memory, or null
   u32 address;      // the same in shared memory
-  i64 tile_pitch;   // words, or bytes in shared memory, between column tiles
-  u32 rows;         // bit n: the lane's row in column tile n exists
+  u32 tile_pitch;   // words, or bytes in shared memory, between column tiles
+  u32 last;         // device memory: words from the first row to the last that exists; later ones read that one again
   int k;            // the lane's first operand element
 
   template <int PHASE>
   __device__ __forceinline__ uint4 load(int c, int n) const {
-    if (k + c * CHUNK >= Shape<PHASE>::k || !((rows >> n) & 1)) return make_uint4(0, 0, 0, 0);
+    // Only the last warp can reach past the end of the sums, and only if they are no multiple of all its chunks.
+    constexpr bool has_tail = Shape<PHASE>::chunks * WK * CHUNK != Shape<PHASE>::k;
+    if (has_tail && k + c * CHUNK >= Shape<PHASE>::k) return make_uint4(0, 0, 0, 0);
     if constexpr (ON_CHIP) {
       uint4 w;
       asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                    : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-                   : "r"(address + u32(n * tile_pitch) + c * 64)
+                   : "r"(address + n * tile_pitch + c * 64)
                    : "memory");
       return w;
     } else {
-      return load_relaxed(from + n * tile_pitch + c * WORDS);
+      const u32 at = n * tile_pitch;
+      return load_relaxed(from + (at < last ? at : last) + c * WORDS);
     }
   }
 

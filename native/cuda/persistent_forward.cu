@@ -5,20 +5,37 @@ namespace gatewise {
 
 struct ForwardBlock : Block {
   using Block::Block;
+  ForwardInputs inputs[PAIRS][2];  // of the next pass
 
   template <int PHASE>
-  __device__ __forceinline__ Storage<E>* operand_array() const {
-    return PHASE == 0 ? a.operand0 : a.operand1;
+  __device__ __forceinline__ Storage<E>* operand_array(i64 t) const {
+    return (PHASE == 0 ? a.operand0 : a.operand1) + t * a.N * a.D * HP;
   }
 
   template <int PHASE>
   __device__ __forceinline__ void hand_pair(const Pair& pair, i64 pass, i64 t, i64 step, V first, V second) const {
-    const int unit = p * U + pair.unit();
     const int row = int(pass) * PASS_ROWS + pair.row();
-    hand_on<true>(first, second, lane, unit, [&](int which, int k, u32 word) {
-      const i64 n = first_row + row + which;
-      if (n < a.N) hand_over<PHASE>(operand_array<PHASE>(), ((t * a.N + n) * a.D + d) * HP + k, step, row + which, k, word);
+    hand_on<true>(first, second, lane, p * U + pair.unit(), [&](int which, int k, u32 word) {
+      const u32 n = u32(first_row) + row + which;
+      if (n < a.N) hand_over<PHASE>(operand_array<PHASE>(t), (n * u32(a.D) + d) * HP + k, step, row + which, k, word);
     });
+  }
+
+  // Padding units hand on zeros: they meet zero weights, and must not be NaN.
+  __device__ __forceinline__ V padded(const Pair& pair, V operand) const {
+    return HP == H || p * U + pair.unit() < H ? operand : V(0);
+  }
+
+  __device__ __forceinline__ void fetch(i64 step, i64 pass) {
+    const Moment now(a, time_of(a, d, step));
+    const i64 t_next = time_of(a, d, step + 1 < a.T ? step + 1 : step);
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      const Pair pair(i);
+      if (!pair.exists) continue;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) inputs[i][r].fetch(a, spot(pair, pass, r), now, t_next);
+    }
   }
 
   __device__ __forceinline__ void start() {
@@ -31,24 +48,38 @@ struct ForwardBlock : Block {
         V operand[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const i64 n = first_row + pass * PASS_ROWS + pair.row() + r;
-          const int unit = p * U + pair.unit();
-          const bool real = n < a.N && unit < H;
-          const V h = real ? initial(a, a.init_state, d, n, unit) : V(0);
+          const Spot at = spot(pair, pass, r);
+          Part part;
+          part.fetch(a, at, t);
+          const V h = initial(a.init_state, at);
           carry(pass, i, 0, r) = h;
-          if constexpr (Cell::has_cell) carry(pass, i, 1, r) = real ? initial(a, a.init_cell, d, n, unit) : V(0);
-          operand[r] = real ? (reset_at(a, t, n) ? V(0) : h) * mask_at(a, t, n, d, unit) : V(0);
+          if constexpr (Cell::has_cell) carry(pass, i, 1, r) = initial(a.init_cell, at);
+          operand[r] = padded(pair, (part.reset != 0 ? V(0) : h) * E::load(part.mask));
         }
         hand_pair<0>(pair, pass, t, 0, operand[0], operand[1]);
       }
     }
+    fetch(0, 0);
     step_barrier();
   }
 
   template <int PHASE>
   __device__ __forceinline__ void phase(ForwardPoint (&points)[PAIRS][2], i64 t, i64 step, i64 pass) {
     Sums<PHASE> sums;
-    const float2* room = multiply<PHASE>(sums, operands<PHASE>(operand_array<PHASE>(), t, step, int(pass), HP, 0));
+    const float2* room = multiply<PHASE>(sums, operands<PHASE>(operand_array<PHASE>(t), step, pass, HP, 0));
+    if constexpr (PHASE == 0) {
+#pragma unroll
+      for (int i = 0; i < PAIRS; ++i) {
+        if (!Pair(i).exists) continue;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const V c = Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0);
+          points[i][r].prepare(inputs[i][r], t, carry(pass, i, 0, r), c);
+        }
+      }
+      const bool goes_on = pass + 1 < a.passes;
+      if (goes_on || step + 1 < a.T) fetch(goes_on ? step : step + 1, goes_on ? pass + 1 : 0);
+    }
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -60,34 +91,21 @@ struct ForwardBlock : Block {
         points[i][1].v.u[Cell::first_gate[PHASE] + g] = u.y;
       }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if constexpr (PHASE == 0) {
-          points[i][r].prepare(t, carry(pass, i, 0, r), Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0));
-        }
-        Cell::template forward<PHASE>(Activations{}, points[i][r].v);
+      for (int r = 0; r < 2; ++r) Cell::template forward<PHASE>(Activations{}, points[i][r].v);
+      if constexpr (PHASE < LAST) {
+        const V first = padded(pair, points[i][0].v.operand), second = padded(pair, points[i][1].v.operand);
+        hand_pair<LAST>(pair, pass, t, step, first, second);
       }
-      if constexpr (PHASE < LAST) hand_pair<LAST>(pair, pass, t, step, points[i][0].v.operand, points[i][1].v.operand);
     }
     if constexpr (PHASE < LAST) step_barrier();
   }
 
   __device__ __forceinline__ void pass_of_step(i64 step, i64 pass) {
-    const i64 t = time_of(a, d, step);
-    const i64 t_next = step + 1 < a.T ? time_of(a, d, step + 1) : -1;
+    const Moment now(a, time_of(a, d, step));
+    const bool is_last = step + 1 == a.T;
     ForwardPoint points[PAIRS][2];
-#pragma unroll
-    for (int i = 0; i < PAIRS; ++i) {
-      const Pair pair(i);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const i64 n = first_row + pass * PASS_ROWS + pair.row() + r;
-        const int unit = p * U + pair.unit();
-        points[i][r] = {};
-        if (pair.exists && n < a.N && unit < H) points[i][r].fetch(a, d, t, t_next < 0 ? t : t_next, n, unit);
-      }
-    }
-    phase<0>(points, t, step, pass);
-    if constexpr (PHASES == 2) phase<LAST>(points, t, step, pass);
+    phase<0>(points, now.t, step, pass);
+    if constexpr (PHASES == 2) phase<LAST>(points, now.t, step, pass);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -96,22 +114,18 @@ struct ForwardBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         V h = carry(pass, i, 0, r), c = Cell::has_cell ? carry(pass, i, CARRIED - 1, r) : V(0);
-        operand[r] = points[i][r].advance(h, c);
-        if (p * U + pair.unit() >= H) operand[r] = V(0);
+        operand[r] = padded(pair, points[i][r].advance(h, c));
         carry(pass, i, 0, r) = h;
         if constexpr (Cell::has_cell) carry(pass, i, 1, r) = c;
       }
-      if (t_next >= 0) hand_pair<0>(pair, pass, t_next, step + 1, operand[0], operand[1]);
+      if (!is_last) hand_pair<0>(pair, pass, time_of(a, d, step + 1), step + 1, operand[0], operand[1]);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
+      if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const i64 n = first_row + pass * PASS_ROWS + pair.row() + r;
-        const int unit = p * U + pair.unit();
-        if (pair.exists && n < a.N && unit < H) points[i][r].write_results(a, d, t, n, unit);
-      }
+      for (int r = 0; r < 2; ++r) points[i][r].write_results(a, spot(pair, pass, r), now);
     }
   }
 };

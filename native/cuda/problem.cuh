@@ -36,8 +36,7 @@ struct Arguments {
   i64 T, N, D;
   i64 backwards;  // bit d: direction d runs from the last step to the first
   i64 passes;     // persistent kernels: parts the rows of a block are handled in
-  const Storage<X>* x;  // [T, N, D, G, H], rows x_pitch apart: x W^T, or the source itself
-  i64 x_pitch;
+  const Storage<X>* x;  // [T, N, D, G, H]: x W^T, or the source itself
   const Storage<E>* bias;            // [D, G, H]
   const Storage<E>* peephole;        // [D, G, H]
   const Storage<E>* secondary_bias;  // [D, H]
@@ -71,9 +70,27 @@ struct Arguments {
   Storage<E>* init_cell_gradient;   // [N, D, H]
 };
 
+// The input time of a direction's step number `step`.
+__device__ __forceinline__ i64 time_of(const Arguments& a, int d, i64 step) {
+  return (a.backwards >> d) & 1 ? a.T - 1 - step : step;
+}
+
+// Which optional arguments there are. Kernels for which speed matters are compiled for one set of them
+// (GATEWISE_OPTIONS, a bit for each); the others look at the pointers.
+enum Option { BIAS, MASK, LENGTHS, RESETS, GATE_GRADIENT, CELL_GRADIENT };
+
+template <Option OPTION>
+__device__ __forceinline__ bool given(const void* pointer) {
+#ifdef GATEWISE_OPTIONS
+  return (GATEWISE_OPTIONS >> OPTION) & 1;
+#else
+  return pointer != nullptr;
+#endif
+}
+
 // Steps the row takes part in. Nobody checked the values, so they are kept within the sequence here.
 __device__ __forceinline__ i64 length_of(const Arguments& a, i64 n) {
-  if (a.lengths == nullptr) return a.T;
+  if (!given<LENGTHS>(a.lengths)) return a.T;
   const i64 at = n * a.lengths_stride;
   i64 length;
   if (a.lengths_size == 8) {
@@ -86,35 +103,6 @@ __device__ __forceinline__ i64 length_of(const Arguments& a, i64 n) {
     length = __ldg(static_cast<const signed char*>(a.lengths) + at);
   }
   return length < a.T ? length : a.T;
-}
-
-__device__ __forceinline__ bool reset_at(const Arguments& a, i64 t, i64 n) {
-  return a.resets != nullptr && __ldg(a.resets + t * a.resets_t + n * a.resets_n) != 0;
-}
-
-__device__ __forceinline__ V mask_at(const Arguments& a, i64 t, i64 n, int d, int unit) {
-  if (a.mask == nullptr) return V(1);
-  return read<E>(a.mask, t * a.mask_t + n * a.mask_n + (i64(d) * H + unit) * a.mask_k);
-}
-
-// The input time of a direction's step number `step`.
-__device__ __forceinline__ i64 time_of(const Arguments& a, int d, i64 step) {
-  return (a.backwards >> d) & 1 ? a.T - 1 - step : step;
-}
-
-// Where unit `unit` of row `row` is in [rows, D, H].
-__device__ __forceinline__ i64 at_unit(const Arguments& a, i64 row, int d, int unit) {
-  return (row * a.D + d) * H + unit;
-}
-
-// Where a gate of that unit is in [rows, D, G, H].
-__device__ __forceinline__ i64 at_gate(const Arguments& a, i64 row, int d, int gate, int unit) {
-  return ((row * a.D + d) * G + SLOT[gate]) * H + unit;
-}
-
-// The same in [rows, D, G, HP].
-__device__ __forceinline__ i64 at_du(const Arguments& a, i64 row, int d, int gate, int unit) {
-  return ((row * a.D + d) * G + SLOT[gate]) * HP + unit;
 }
 
 }  // namespace gatewise

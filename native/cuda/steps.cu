@@ -7,20 +7,18 @@ namespace gatewise {
 constexpr int TILE = 16;
 constexpr int DEPTH = 32;  // of the tiles the sums are cut into
 
-struct Place {
-  int d, unit;
-  i64 n;
-  bool real;
+// The thread's point.
+struct Place : Spot {
+  __device__ __forceinline__ explicit Place(const Arguments& a)
+      : Spot(a, blockIdx.z, i64(blockIdx.y) * TILE + threadIdx.x / TILE, blockIdx.x * TILE + threadIdx.x % TILE) {}
 
-  __device__ __forceinline__ explicit Place(const Arguments& a) {
-    d = blockIdx.z;
-    unit = blockIdx.x * TILE + threadIdx.x % TILE;
-    n = i64(blockIdx.y) * TILE + threadIdx.x / TILE;
-    real = n < a.N && unit < H;
-  }
   // Carried plane `which` of [N, D, H].
   __device__ __forceinline__ V& carry(const Arguments& a, int which) const {
-    return a.carry[((i64(which) * a.N + n) * a.D + d) * H + unit];
+    return a.carry[which * a.N * a.D * H + unit_at];
+  }
+  // In [T, N, D, HP].
+  __device__ __forceinline__ i64 operand_at(const Arguments& a, i64 t) const {
+    return ((t * a.N + n) * a.D + d) * HP + unit;
   }
 };
 
@@ -68,10 +66,12 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, i64 step) {
         return u < H ? read<E>(a.recurrent_weight, gate_row * H + k) : V(0);
       });
   if (!at.real) return;
-  ForwardPoint point;
-  point.fetch(a, at.d, t, t_next < 0 ? t : t_next, at.n, at.unit);
+  const Moment now(a, t);
+  ForwardInputs inputs;
+  inputs.fetch(a, at, now, t_next < 0 ? t : t_next);
   V h = at.carry(a, 0), c = Cell::has_cell ? at.carry(a, 1) : V(0);
-  point.prepare(t, h, c);
+  ForwardPoint point;
+  point.prepare(inputs, t, h, c);
 #pragma unroll
   for (int g = 0; g < GATES; ++g) point.v.u[Cell::first_gate[PHASE] + g] = sums[g];
   if constexpr (PHASE > 0) {  // gates of the phases before
@@ -79,17 +79,16 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, i64 step) {
     for (int g = 0; g < Cell::first_gate[PHASE]; ++g) point.v.gate[g] = at.carry(a, 2 + g);
   }
   Cell::template forward<PHASE>(Activations{}, point.v);
-  const i64 row = (t * a.N + at.n) * a.D + at.d;
   if constexpr (PHASE < LAST) {
 #pragma unroll
     for (int g = 0; g < Cell::first_gate[LAST]; ++g) at.carry(a, 2 + g) = point.v.gate[g];
-    write<E>(a.operand1, row * HP + at.unit, point.v.operand);
+    write<E>(a.operand1, at.operand_at(a, t), point.v.operand);
   } else {
     const V operand = point.advance(h, c);
     at.carry(a, 0) = h;
     if constexpr (Cell::has_cell) at.carry(a, 1) = c;
-    if (t_next >= 0) write<E>(a.operand0, ((t_next * a.N + at.n) * a.D + at.d) * HP + at.unit, operand);
-    point.write_results(a, at.d, t, at.n, at.unit);
+    if (t_next >= 0) write<E>(a.operand0, at.operand_at(a, t_next), operand);
+    point.write_results(a, at, now);
   }
 }
 
@@ -126,30 +125,30 @@ __device__ __forceinline__ void gradient_phase(const Arguments& a, i64 step) {
     e = gradient_product<PHASE + 1>(a, at, t);
   }
   if (!at.real) return;
-  GradientPoint point;
-  point.fetch(a, at.d, t, t_before, at.n, at.unit);
+  const Moment now(a, t);
+  const i64 t_later = time_of(a, at.d, is_last_step ? step : step + 1);
+  GradientInputs inputs;
+  inputs.fetch(a, at, now, t_before, t_later);
   if constexpr (PHASE == LAST) {
     if (is_last_step) {
-      at.carry(a, 0) = initial(a, a.state_gradient, at.d, at.n, at.unit);
-      at.carry(a, 1) = initial(a, a.cell_gradient, at.d, at.n, at.unit);
+      at.carry(a, 0) = initial(a.state_gradient, at);
+      at.carry(a, 1) = initial(a.cell_gradient, at);
     } else {
-      Crossing crossing;
-      const i64 later = time_of(a, at.d, step + 1);
-      crossing.fetch(a, at.d, later, at.n, at.unit);
-      at.carry(a, 0) = crossing.finish_state(later, at.carry(a, 0), e);
+      at.carry(a, 0) = inputs.cross(t_later, at.carry(a, 0), e);
     }
   }
   V dh = at.carry(a, 0), dc = at.carry(a, 1);
-  point.prepare(t, dh, dc);
+  GradientPoint point;
+  point.prepare(inputs, t, dh, dc);
   point.v.e = e;
   Cell::template gradient<PHASE>(Activations{}, point.v);
-  const i64 row = t * a.N + at.n;
+  const i64 row = (t * a.N + at.n) * a.D + at.d;
 #pragma unroll
   for (int i = 0; i < Cell::gate_count[PHASE]; ++i) {
     const int g = Cell::first_gate[PHASE] + i;
-    write<E>(a.du, at_du(a, row, at.d, g, at.unit), point.active ? point.v.du[g] : V(0));
+    write<E>(a.du, (row * G + SLOT[g]) * HP + at.unit, point.active ? point.v.du[g] : V(0));
   }
-  point.write_dx<PHASE>(a, at.d, t, at.n, at.unit);
+  point.write_dx<PHASE>(a, at, now);
   if constexpr (PHASE == 0) {
     point.retreat(dh, dc);
     at.carry(a, 0) = dh;
@@ -166,11 +165,12 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) forward_start(const __
   const Place at(a);
   if (!at.real) return;
   const i64 t = time_of(a, at.d, 0);
-  const V h = initial(a, a.init_state, at.d, at.n, at.unit);
+  Part part;
+  part.fetch(a, at, t);
+  const V h = initial(a.init_state, at);
   at.carry(a, 0) = h;
-  if constexpr (Cell::has_cell) at.carry(a, 1) = initial(a, a.init_cell, at.d, at.n, at.unit);
-  const V operand = (reset_at(a, t, at.n) ? V(0) : h) * mask_at(a, t, at.n, at.d, at.unit);
-  write<E>(a.operand0, ((t * a.N + at.n) * a.D + at.d) * HP + at.unit, operand);
+  if constexpr (Cell::has_cell) at.carry(a, 1) = initial(a.init_cell, at);
+  write<E>(a.operand0, at.operand_at(a, t), (part.reset != 0 ? V(0) : h) * E::load(part.mask));
 }
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE) forward_step0(const __grid_constant__ Arguments a, i64 step) {
@@ -195,9 +195,8 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) gradient_end(const __g
   const i64 t = time_of(a, at.d, 0);
   const V e = gradient_product<0>(a, at, t);
   if (!at.real) return;
-  Crossing crossing;
-  crossing.fetch(a, at.d, t, at.n, at.unit);
-  const i64 to = at_unit(a, at.n, at.d, at.unit);
-  if (a.init_state_gradient != nullptr) write<E>(a.init_state_gradient, to, crossing.finish_state(t, at.carry(a, 0), e));
-  if (Cell::has_cell && a.init_cell_gradient != nullptr) write<E>(a.init_cell_gradient, to, at.carry(a, 1));
+  GradientInputs inputs;
+  inputs.later.fetch(a, at, t);
+  if (a.init_state_gradient != nullptr) a.init_state_gradient[at.unit_at] = E::store(inputs.cross(t, at.carry(a, 0), e));
+  if (Cell::has_cell && a.init_cell_gradient != nullptr) a.init_cell_gradient[at.unit_at] = E::store(at.carry(a, 1));
 }

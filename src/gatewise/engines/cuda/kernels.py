@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from ...cells import Cell
+from ...problem import Problem
 from . import driver
 from .compiler import cubin
 from .tiling import THREADS, WARPS, Tiling
@@ -15,7 +16,7 @@ ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "f
 # The fields of `Arguments` in native/cuda/problem.cuh, in order; each is 8 bytes wide.
 FIELDS = (
     "T", "N", "D", "backwards", "passes",
-    "x", "x_pitch", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
+    "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_size", "lengths_stride", "resets", "resets_t", "resets_n",
     "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry",
@@ -50,8 +51,20 @@ def macros(
     return found
 
 
-def tiling_macros(tiling: Tiling) -> dict[str, str]:
+# Optional arguments the persistent kernels are compiled for, in the order of `Option` in native/cuda/problem.cuh.
+_OPTIONS = ("bias", "mask", "lengths", "resets", "z_state_gradient", "cell_sequence_gradient")
+
+
+def options(problem: Problem, backward: bool) -> int:
+    """A bit for each of them that the call has."""
+    taken = _OPTIONS[1:] if backward else _OPTIONS[:4]
+    return sum(1 << _OPTIONS.index(name) for name in taken if getattr(problem, name) is not None)
+
+
+def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
     return {
+        "GATEWISE_FAST_EXP": "1",  # products here are not more exact than these
+        "GATEWISE_OPTIONS": str(given),
         "GATEWISE_BACKWARD": str(int(tiling.backward)),
         "GATEWISE_UNITS": str(tiling.units),
         "GATEWISE_BLOCKS": str(tiling.blocks),

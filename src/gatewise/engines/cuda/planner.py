@@ -166,6 +166,8 @@ def choose(
         return Plan("steps", f"{dtype} products are exact, which the tensor cores' are not")
     if device.major < 8:
         return Plan("steps", f"{device.architecture} lacks the tensor core instructions of the persistent kernels")
+    if N * directions * len(cell.gates) * (H + 256) >= 2**31:
+        return Plan("steps", "one step is larger than the persistent kernels count to")
     if wanted.family == "steps":
         return Plan("steps", "asked for")
     found = _candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)

@@ -33,7 +33,6 @@ def _project(call: Call, values: dict[str, int]) -> str:
     """Sets x, [T, N, D, G, H]; returns its dtype."""
     p = call.problem
     width = p.D * p.G * p.H
-    values["x_pitch"] = width
     if p.input_weight is None:
         values["x"] = call.plain(p.source)
         return call.dtype
@@ -64,7 +63,7 @@ def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
                 call.mark_empty(operand)
     given = call.macros(input_dtype)
     if tiling is not None:
-        loaded = kernels.module(call.index, "persistent_forward.cu", given | kernels.tiling_macros(tiling))
+        loaded = kernels.module(call.index, "persistent_forward.cu", given | kernels.tiling_macros(tiling, kernels.options(p, backward=False)))
         kernels.launch_persistent(loaded, call.stream, tiling, p.D, kernels.arguments(values))
         return
     planes = 2 + p.G

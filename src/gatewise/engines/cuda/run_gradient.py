@@ -99,7 +99,7 @@ class _Gradient:
         if tiling is not None:
             if not tiling.on_chip:
                 call.mark_empty(du)
-            loaded = kernels.module(call.index, "persistent_gradient.cu", given | kernels.tiling_macros(tiling))
+            loaded = kernels.module(call.index, "persistent_gradient.cu", given | kernels.tiling_macros(tiling, kernels.options(p, backward=True)))
             kernels.launch_persistent(loaded, call.stream, tiling, p.D, kernels.arguments(self.values))
             return
         carry_dtype = "float64" if call.dtype == "float64" else "float32"
