@@ -20,7 +20,8 @@ static_assert(PHASES <= 2);
 struct Block {
   const Arguments& a;
   int p, d, warp, lane;
-  i64 first_row;  // of the group
+  int first_row;  // of the group
+  int start_time, pace;  // time of the first step, and how it changes: 1 or -1
   char* room;
   float2* reduction;
   int parity;  // which of the two reduction buffers is next
@@ -31,7 +32,10 @@ struct Block {
     p = blockIdx.x % P;
     const int rest = blockIdx.x / P;
     d = rest % int(a.D);
-    first_row = i64(rest / int(a.D)) * a.passes * PASS_ROWS;
+    first_row = rest / int(a.D) * (PASSES * PASS_ROWS);
+    const bool backwards = (int(a.backwards) >> d) & 1;
+    start_time = backwards ? int(a.T) - 1 : 0;
+    pace = backwards ? -1 : 1;
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     uint4* own = reinterpret_cast<uint4*>(room) + warp * Shape<0>::shared * Shape<0>::per_chunk;
@@ -52,17 +56,19 @@ struct Block {
     }
   }
 
+  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
+
   // Carried value `which` of row `row` (0 or 1) of the thread's pair i.
-  __device__ __forceinline__ float& carry(i64 pass, int i, int which, int row) const {
+  __device__ __forceinline__ float& carry(int pass, int i, int which, int row) const {
     float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + 2 * REDUCTION * sizeof(float2));
     return planes[(((pass * PAIRS + i) * CARRIED + which) * 2 + row) * THREADS + threadIdx.x];
   }
 
   // Shared memory of the on-chip exchange: two buffers of a group's rows for each phase.
   template <int PHASE>
-  __device__ __forceinline__ u32 on_chip(i64 step) const {
-    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + u32(a.passes) * CARRY_BYTES;
-    const u32 rows = u32(a.passes) * PASS_ROWS;
+  __device__ __forceinline__ u32 on_chip(int step) const {
+    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + u32(PASSES) * CARRY_BYTES;
+    const u32 rows = u32(PASSES) * PASS_ROWS;
     const u32 before = PHASE == 0 ? 0 : 2 * rows * shared_pitch<0>();
     return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
   }
@@ -70,9 +76,9 @@ struct Block {
   // The operands of a phase's product in one pass. `base` is the array in device memory at the step's start, `pitch` its
   // elements per row of a direction, `column` the phase's first element there; `step` picks the buffer on the chip.
   template <int PHASE>
-  __device__ __forceinline__ Operands operands(const Storage<E>* base, i64 step, i64 pass, int pitch, int column) const {
+  __device__ __forceinline__ Operands operands(const Storage<E>* base, int step, int pass, int pitch, int column) const {
     Operands o;
-    const int row = int(pass) * PASS_ROWS + lane / 4;
+    const int row = pass * PASS_ROWS + lane / 4;
     o.k = (warp % WK) * Shape<PHASE>::chunks * CHUNK + lane % 4 * (4 * E::per_word);
     if constexpr (ON_CHIP) {
       o.from = nullptr;
@@ -80,11 +86,11 @@ struct Block {
       o.address = on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + o.k * 4 / E::per_word;
       o.tile_pitch = 8 * shared_pitch<PHASE>();
     } else {
-      const i64 n = first_row + row < a.N ? first_row + row : a.N - 1;
+      const int n = first_row + row < int(a.N) ? first_row + row : int(a.N) - 1;
       o.from = reinterpret_cast<const u32*>(base + (u32(n) * u32(a.D) + d) * u32(pitch) + (column + o.k));
       o.address = 0;
       o.tile_pitch = 8 * u32(a.D) * pitch / E::per_word;
-      o.last = u32(a.N - 1 - n) * u32(a.D) * pitch / E::per_word;
+      o.last = u32(int(a.N) - 1 - n) * u32(a.D) * pitch / E::per_word;
     }
     return o;
   }
@@ -92,7 +98,7 @@ struct Block {
   // Writes an operand word where this block and the others will read it: row `row` of the group, element `k` of the
   // phase's sums; `at` is the same place in device memory, from the step's start.
   template <int PHASE>
-  __device__ __forceinline__ void hand_over(Storage<E>* base, u32 at, i64 step, int row, int k, u32 word) const {
+  __device__ __forceinline__ void hand_over(Storage<E>* base, u32 at, int step, int row, int k, u32 word) const {
     if constexpr (ON_CHIP) {
 #if GATEWISE_EXCHANGE_ON_CHIP
       store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, word);
@@ -104,7 +110,7 @@ struct Block {
   }
 
   // Where row `row` of the thread's pair i is in a pass.
-  __device__ __forceinline__ Spot spot(const Pair& pair, i64 pass, int row) const {
+  __device__ __forceinline__ Spot spot(const Pair& pair, int pass, int row) const {
     return Spot(a, d, first_row + pass * PASS_ROWS + pair.row() + row, p * U + pair.unit());
   }
 

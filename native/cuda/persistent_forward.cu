@@ -8,16 +8,16 @@ struct ForwardBlock : Block {
   ForwardInputs inputs[PAIRS][2];  // of the next pass
 
   template <int PHASE>
-  __device__ __forceinline__ Storage<E>* operand_array(i64 t) const {
-    return (PHASE == 0 ? a.operand0 : a.operand1) + t * a.N * a.D * HP;
+  __device__ __forceinline__ Storage<E>* operand_array(int t) const {
+    return (PHASE == 0 ? a.operand0 : a.operand1) + i64(t) * (u32(a.N) * u32(a.D) * HP);
   }
 
   template <int PHASE>
-  __device__ __forceinline__ void hand_pair(const Pair& pair, i64 pass, i64 t, i64 step, V first, V second) const {
-    const int row = int(pass) * PASS_ROWS + pair.row();
+  __device__ __forceinline__ void hand_pair(const Pair& pair, int pass, int t, int step, V first, V second) const {
+    const int row = pass * PASS_ROWS + pair.row();
     hand_on<true>(first, second, lane, p * U + pair.unit(), [&](int which, int k, u32 word) {
       const u32 n = u32(first_row) + row + which;
-      if (n < a.N) hand_over<PHASE>(operand_array<PHASE>(t), (n * u32(a.D) + d) * HP + k, step, row + which, k, word);
+      if (n < u32(a.N)) hand_over<PHASE>(operand_array<PHASE>(t), (n * u32(a.D) + d) * HP + k, step, row + which, k, word);
     });
   }
 
@@ -26,9 +26,9 @@ struct ForwardBlock : Block {
     return HP == H || p * U + pair.unit() < H ? operand : V(0);
   }
 
-  __device__ __forceinline__ void fetch(i64 step, i64 pass) {
-    const Moment now(a, time_of(a, d, step));
-    const i64 t_next = time_of(a, d, step + 1 < a.T ? step + 1 : step);
+  __device__ __forceinline__ void fetch(int step, int pass) {
+    const Moment now(a, time(step));
+    const int t_next = time(step + 1 < int(a.T) ? step + 1 : step);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -38,9 +38,15 @@ struct ForwardBlock : Block {
     }
   }
 
+  // On the chip a step is short, and this goes before the maths; elsewhere it must not delay what others wait for.
+  __device__ __forceinline__ void fetch_next(int step, int pass) {
+    const bool goes_on = pass + 1 < PASSES;
+    if (goes_on || step + 1 < int(a.T)) fetch(goes_on ? step : step + 1, goes_on ? pass + 1 : 0);
+  }
+
   __device__ __forceinline__ void start() {
-    const i64 t = time_of(a, d, 0);
-    for (i64 pass = 0; pass < a.passes; ++pass) {
+    const int t = time(0);
+    for (int pass = 0; pass < PASSES; ++pass) {
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
         const Pair pair(i);
@@ -64,7 +70,7 @@ struct ForwardBlock : Block {
   }
 
   template <int PHASE>
-  __device__ __forceinline__ void phase(ForwardPoint (&points)[PAIRS][2], i64 t, i64 step, i64 pass) {
+  __device__ __forceinline__ void phase(ForwardPoint (&points)[PAIRS][2], int t, int step, int pass) {
     Sums<PHASE> sums;
     const float2* room = multiply<PHASE>(sums, operands<PHASE>(operand_array<PHASE>(t), step, pass, HP, 0));
     if constexpr (PHASE == 0) {
@@ -77,8 +83,7 @@ struct ForwardBlock : Block {
           points[i][r].prepare(inputs[i][r], t, carry(pass, i, 0, r), c);
         }
       }
-      const bool goes_on = pass + 1 < a.passes;
-      if (goes_on || step + 1 < a.T) fetch(goes_on ? step : step + 1, goes_on ? pass + 1 : 0);
+      if constexpr (ON_CHIP) fetch_next(step, pass);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
@@ -100,9 +105,9 @@ struct ForwardBlock : Block {
     if constexpr (PHASE < LAST) step_barrier();
   }
 
-  __device__ __forceinline__ void pass_of_step(i64 step, i64 pass) {
-    const Moment now(a, time_of(a, d, step));
-    const bool is_last = step + 1 == a.T;
+  __device__ __forceinline__ void pass_of_step(int step, int pass) {
+    const Moment now(a, time(step));
+    const bool is_last = step + 1 == int(a.T);
     ForwardPoint points[PAIRS][2];
     phase<0>(points, now.t, step, pass);
     if constexpr (PHASES == 2) phase<LAST>(points, now.t, step, pass);
@@ -118,7 +123,7 @@ struct ForwardBlock : Block {
         carry(pass, i, 0, r) = h;
         if constexpr (Cell::has_cell) carry(pass, i, 1, r) = c;
       }
-      if (!is_last) hand_pair<0>(pair, pass, time_of(a, d, step + 1), step + 1, operand[0], operand[1]);
+      if (!is_last) hand_pair<0>(pair, pass, time(step + 1), step + 1, operand[0], operand[1]);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
@@ -127,6 +132,7 @@ struct ForwardBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) points[i][r].write_results(a, spot(pair, pass, r), now);
     }
+    if constexpr (!ON_CHIP) fetch_next(step, pass);
   }
 };
 
@@ -141,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(gatewise::THREADS, 1) run(const __g
   extern __shared__ __align__(16) char memory[];
   gatewise::ForwardBlock block(a, memory);
   block.start();
-  for (gatewise::i64 step = 0; step < a.T; ++step) {
-    for (gatewise::i64 pass = 0; pass < a.passes; ++pass) block.pass_of_step(step, pass);
+  for (int step = 0; step < int(a.T); ++step) {
+    for (int pass = 0; pass < gatewise::PASSES; ++pass) block.pass_of_step(step, pass);
     gatewise::step_barrier();
   }
 }

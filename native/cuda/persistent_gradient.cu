@@ -8,15 +8,15 @@ struct GradientBlock : Block {
   using Block::Block;
   GradientInputs inputs[PAIRS][2];  // of the next pass
 
-  __device__ __forceinline__ Storage<E>* du_array(i64 t) const { return a.du + t * a.N * a.D * (G * HP); }
+  __device__ __forceinline__ Storage<E>* du_array(int t) const { return a.du + i64(t) * (u32(a.N) * u32(a.D) * (G * HP)); }
 
   template <int PHASE>
-  __device__ __forceinline__ void hand_phase(const GradientPoint (&points)[PAIRS][2], const Moment& now, i64 step, i64 pass) const {
+  __device__ __forceinline__ void hand_phase(const GradientPoint (&points)[PAIRS][2], const Moment& now, int step, int pass) const {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
       if (!pair.exists) continue;
-      const int unit = p * U + pair.unit(), row = int(pass) * PASS_ROWS + pair.row();
+      const int unit = p * U + pair.unit(), row = pass * PASS_ROWS + pair.row();
       const bool pads = HP != H && unit >= H;
 #pragma unroll
       for (int j = 0; j < Shape<PHASE>::gates; ++j) {
@@ -26,7 +26,7 @@ struct GradientBlock : Block {
         for (int r = 0; r < 2; ++r) du[r] = points[i][r].active && !pads ? points[i][r].v.du[g] : V(0);
         hand_on<false>(du[0], du[1], lane, unit, [&](int which, int k, u32 word) {
           const u32 n = u32(first_row) + row + which;
-          if (n >= a.N) return;
+          if (n >= u32(a.N)) return;
           const u32 at = (n * u32(a.D) + d) * (G * HP) + SLOT[g] * HP + k;
           hand_over<PHASE>(du_array(now.t), at, step, row + which, (SLOT[g] - first_slot<PHASE>()) * HP + k, word);
         });
@@ -43,14 +43,14 @@ struct GradientBlock : Block {
   }
 
   template <int PHASE>
-  __device__ __forceinline__ Operands gradients_of(i64 t, i64 step, i64 pass) const {
+  __device__ __forceinline__ Operands gradients_of(int t, int step, int pass) const {
     return operands<PHASE>(du_array(t), step, pass, G * HP, first_slot<PHASE>() * HP);
   }
 
-  __device__ __forceinline__ void fetch(i64 step, i64 pass) {
-    const Moment now(a, time_of(a, d, step));
-    const i64 t_before = step > 0 ? time_of(a, d, step - 1) : -1;
-    const i64 t_later = time_of(a, d, step + 1 < a.T ? step + 1 : step);
+  __device__ __forceinline__ void fetch(int step, int pass) {
+    const Moment now(a, time(step));
+    const int t_before = step > 0 ? time(step - 1) : -1;
+    const int t_later = time(step + 1 < int(a.T) ? step + 1 : step);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -60,8 +60,14 @@ struct GradientBlock : Block {
     }
   }
 
+  // On the chip a step is short, and this goes before the maths; elsewhere it must not delay what others wait for.
+  __device__ __forceinline__ void fetch_next(int step, int pass) {
+    const bool goes_on = pass + 1 < PASSES;
+    if (goes_on || step > 0) fetch(goes_on ? step : step - 1, goes_on ? pass + 1 : 0);
+  }
+
   // The carried gradient with what came through the first phase's product of the later step, at time t.
-  __device__ __forceinline__ void cross(i64 t, i64 step, i64 pass, V (&dh)[PAIRS][2]) {
+  __device__ __forceinline__ void cross(int t, int step, int pass, V (&dh)[PAIRS][2]) {
     Sums<0> sums;
     const float2* room = multiply<0>(sums, gradients_of<0>(t, step, pass));
 #pragma unroll
@@ -75,7 +81,7 @@ struct GradientBlock : Block {
   }
 
   __device__ __forceinline__ void start() {
-    for (i64 pass = 0; pass < a.passes; ++pass) {
+    for (int pass = 0; pass < PASSES; ++pass) {
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
 #pragma unroll
@@ -86,11 +92,11 @@ struct GradientBlock : Block {
         }
       }
     }
-    fetch(a.T - 1, 0);
+    fetch(int(a.T) - 1, 0);
   }
 
-  __device__ __forceinline__ void pass_of_step(i64 step, i64 pass) {
-    const Moment now(a, time_of(a, d, step));
+  __device__ __forceinline__ void pass_of_step(int step, int pass) {
+    const Moment now(a, time(step));
     GradientPoint points[PAIRS][2];
     V dh[PAIRS][2];
 #pragma unroll
@@ -98,7 +104,7 @@ struct GradientBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) dh[i][r] = carry(pass, i, 0, r);
     }
-    if (step + 1 < a.T) cross(time_of(a, d, step + 1), step + 1, pass, dh);
+    if (step + 1 < int(a.T)) cross(time(step + 1), step + 1, pass, dh);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       if (!Pair(i).exists) continue;
@@ -108,8 +114,7 @@ struct GradientBlock : Block {
         points[i][r].prepare(inputs[i][r], now.t, dh[i][r], dc);
       }
     }
-    const bool goes_on = pass + 1 < a.passes;
-    if (goes_on || step > 0) fetch(goes_on ? step : step - 1, goes_on ? pass + 1 : 0);
+    if constexpr (ON_CHIP) fetch_next(step, pass);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       if (!Pair(i).exists) continue;
@@ -143,11 +148,12 @@ struct GradientBlock : Block {
         if constexpr (Cell::has_cell) carry(pass, i, 1, r) = dc;
       }
     }
+    if constexpr (!ON_CHIP) fetch_next(step, pass);
   }
 
   // What is left after the first step reaches the initial state and cell.
-  __device__ __forceinline__ void finish(i64 pass) {
-    const i64 t = time_of(a, d, 0);
+  __device__ __forceinline__ void finish(int pass) {
+    const int t = time(0);
     V dh[PAIRS][2];
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
@@ -182,11 +188,11 @@ extern "C" __global__ void __launch_bounds__(gatewise::THREADS, 1) run(const __g
   extern __shared__ __align__(16) char memory[];
   gatewise::GradientBlock block(a, memory);
   block.start();
-  for (gatewise::i64 step = a.T - 1; step >= 0; --step) {
-    for (gatewise::i64 pass = 0; pass < a.passes; ++pass) block.pass_of_step(step, pass);
+  for (int step = int(a.T) - 1; step >= 0; --step) {
+    for (int pass = 0; pass < gatewise::PASSES; ++pass) block.pass_of_step(step, pass);
   }
   if (a.init_state_gradient != nullptr || a.init_cell_gradient != nullptr) {
-    for (gatewise::i64 pass = 0; pass < a.passes; ++pass) block.finish(pass);
+    for (int pass = 0; pass < gatewise::PASSES; ++pass) block.finish(pass);
   }
   gatewise::step_barrier();  // no block leaves while another may still write into its shared memory
 }

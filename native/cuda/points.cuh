@@ -18,13 +18,12 @@ using Offset = i64;
 struct Spot {
   Offset unit_at;  // in [N, D, H]
   Offset gate_at;  // in [N, D, G, H], first gate of the caller's order
-  i64 n;
-  int d, unit;
+  int n, d, unit;
   bool real;
 
-  __device__ __forceinline__ Spot(const Arguments& a, int direction, i64 row, int unit_) {
-    real = row < a.N && unit_ < H;
-    n = row < a.N ? row : a.N - 1;
+  __device__ __forceinline__ Spot(const Arguments& a, int direction, int row, int unit_) {
+    real = row < int(a.N) && unit_ < H;
+    n = row < int(a.N) ? row : int(a.N) - 1;
     unit = unit_ < H ? unit_ : H - 1;
     d = direction;
     const Offset row_at = static_cast<Offset>(n) * static_cast<Offset>(a.D) + d;
@@ -35,11 +34,13 @@ struct Spot {
 
 // Where a step starts in arrays over all steps.
 struct Moment {
-  i64 t, units, gates;
+  int t;
+  i64 units, gates;
 
-  __device__ __forceinline__ Moment(const Arguments& a, i64 time) : t(time) {
-    units = t * a.N * a.D * H;
-    gates = units * G;
+  __device__ __forceinline__ Moment(const Arguments& a, int time) : t(time) {
+    const Offset rows = static_cast<Offset>(a.N) * static_cast<Offset>(a.D);
+    units = static_cast<i64>(t) * (rows * H);
+    gates = static_cast<i64>(t) * (rows * (G * H));
   }
 };
 
@@ -50,12 +51,12 @@ __device__ __forceinline__ S fetch_if(bool condition, const S* from, Offset inde
 
 // What decides whether a row takes part in a step, and with which mask.
 struct Part {
-  i64 length;
+  int length;
   Storage<E> mask;
   unsigned char reset;
 
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, i64 t) {
-    length = length_of(a, spot.n);
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, int t) {
+    length = static_cast<int>(length_of(a, spot.n));
     mask = E::store(V(1));
     reset = 0;
     if (given<MASK>(a.mask)) {
@@ -63,6 +64,11 @@ struct Part {
     }
     if (given<RESETS>(a.resets)) reset = __ldg(a.resets + t * a.resets_t + spot.n * a.resets_n);
   }
+#ifdef GATEWISE_OPTIONS
+  __device__ __forceinline__ bool takes(int t) const { return !given<LENGTHS>(nullptr) || t < length; }
+#else
+  __device__ __forceinline__ bool takes(int t) const { return t < length; }
+#endif
 };
 
 __device__ __forceinline__ V initial(const Storage<E>* array, const Spot& spot) {
@@ -75,7 +81,7 @@ struct ForwardInputs {
   Storage<E> bias[G], peephole[G], second_bias;
 
   // `t_next` is the time of the direction's next step; after the last one, any.
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, i64 t_next) {
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next) {
     const int packed = spot.d * (G * H) + spot.unit;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -96,7 +102,7 @@ struct ForwardPoint {
   bool active, reset_next;
   V mask_next;
 
-  __device__ __forceinline__ void prepare(const ForwardInputs& in, i64 t, V h, V c) {
+  __device__ __forceinline__ void prepare(const ForwardInputs& in, int t, V h, V c) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       v.x[g] = X::load(in.x[g]) + E::load(in.bias[g]);
@@ -104,7 +110,7 @@ struct ForwardPoint {
     }
     v.b2 = Cell::needs_product ? E::load(in.second_bias) : V(0);
     v.m = E::load(in.part.mask);
-    active = t < in.part.length;
+    active = in.part.takes(t);
     mask_next = E::load(in.next.mask);
     reset_next = in.next.reset != 0;
     v.h = in.part.reset != 0 ? V(0) : h;
@@ -138,7 +144,7 @@ struct GradientInputs {
   Storage<E> gate[G], dgate[G], peephole[G], cell_next, cell_before, state_before, product, second_bias, dstate, dcell;
 
   // `t_before` is the time of the direction's step before this one, -1 at its first; `t_later` that of the one after.
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, i64 t_before, i64 t_later) {
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_before, int t_later) {
     part.fetch(a, spot, now.t);
     later.fetch(a, spot, t_later);
     const Storage<E> zero = E::store(V(0));
@@ -149,8 +155,8 @@ struct GradientInputs {
       dgate[g] = fetch_if(given<GATE_GRADIENT>(a.z_state_gradient), dgates, spot.gate_at, zero);
       if constexpr (Cell::peephole) peephole[g] = __ldg(a.peephole + SLOT[g] * H + spot.d * (G * H) + spot.unit);
     }
-    const bool came = t_before >= 0 && t_before < part.length;  // else this is the row's first step
-    const i64 before = came ? t_before * a.N * a.D * H : 0;
+    const bool came = t_before >= 0 && part.takes(t_before);  // else this is the row's first step
+    const i64 before = came ? Moment(a, t_before).units : 0;
     if constexpr (Cell::has_cell) {
       cell_next = __ldg(a.cell + now.units + spot.unit_at);
       const Storage<E>* from = came ? a.cell : a.init_cell;
@@ -170,8 +176,8 @@ struct GradientInputs {
   }
 
   // Adds to dh what came through the recurrent product of the later step, at time t.
-  __device__ __forceinline__ V cross(i64 t, V dh, V e) const {
-    return t < later.length && later.reset == 0 ? dh + e * E::load(later.mask) : dh;
+  __device__ __forceinline__ V cross(int t, V dh, V e) const {
+    return later.takes(t) && later.reset == 0 ? dh + e * E::load(later.mask) : dh;
   }
 };
 
@@ -180,8 +186,8 @@ struct GradientPoint {
   bool active, reset;
 
   // `dh` and `dc` come from the step after this one.
-  __device__ __forceinline__ void prepare(const GradientInputs& in, i64 t, V dh, V dc) {
-    active = t < in.part.length;
+  __device__ __forceinline__ void prepare(const GradientInputs& in, int t, V dh, V dc) {
+    active = in.part.takes(t);
     reset = in.part.reset != 0;
 #pragma unroll
     for (int g = 0; g < G; ++g) {

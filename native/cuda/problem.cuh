@@ -35,7 +35,6 @@ constexpr int first_slot() {
 struct Arguments {
   i64 T, N, D;
   i64 backwards;  // bit d: direction d runs from the last step to the first
-  i64 passes;     // persistent kernels: parts the rows of a block are handled in
   const Storage<X>* x;  // [T, N, D, G, H]: x W^T, or the source itself
   const Storage<E>* bias;            // [D, G, H]
   const Storage<E>* peephole;        // [D, G, H]
@@ -71,8 +70,8 @@ struct Arguments {
 };
 
 // The input time of a direction's step number `step`.
-__device__ __forceinline__ i64 time_of(const Arguments& a, int d, i64 step) {
-  return (a.backwards >> d) & 1 ? a.T - 1 - step : step;
+__device__ __forceinline__ int time_of(const Arguments& a, int d, int step) {
+  return (int(a.backwards) >> d) & 1 ? int(a.T) - 1 - step : step;
 }
 
 // Which optional arguments there are. Kernels for which speed matters are compiled for one set of them

@@ -56,7 +56,7 @@ template <int PHASE>
 using Sums = float[Shape<PHASE>::tiles][NT][4];
 
 // Chunks whose operands are in flight together.
-constexpr int DEPTH = NT >= 4 ? 1 : NT == 2 ? 2 : 4;
+constexpr int DEPTH = NT >= 3 ? 1 : NT == 2 ? 2 : 4;
 
 template <int PHASE>
 __device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PHASE>& weights, const Operands& operands) {

@@ -20,6 +20,7 @@ constexpr int P = GATEWISE_BLOCKS;  // in a group
 constexpr int WM = GATEWISE_WARPS_M;
 constexpr int WK = GATEWISE_WARPS_K;
 constexpr int NT = GATEWISE_COLUMN_TILES;  // of 8 rows of the batch, in one pass
+constexpr int PASSES = GATEWISE_PASSES;         // over the rows of a block, in every step
 constexpr int THREADS = 32 * WM * WK;
 constexpr int UT = U / 16;
 constexpr int UTW = UT / WM;  // unit tiles of a warp

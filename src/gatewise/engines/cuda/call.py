@@ -80,7 +80,6 @@ class Call:
             "N": p.N,
             "D": p.D,
             "backwards": sum(1 << d for d, backwards in enumerate(p.backwards) if backwards),
-            "passes": 1 if self.plan.tiling is None else self.plan.tiling.passes,
             "peephole": self.plain(p.peephole),
             "secondary_bias": self.plain(p.secondary_bias),
             "init_state": self.plain(p.init_state),

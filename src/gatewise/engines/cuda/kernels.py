@@ -15,7 +15,7 @@ ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "f
 
 # The fields of `Arguments` in native/cuda/problem.cuh, in order; each is 8 bytes wide.
 FIELDS = (
-    "T", "N", "D", "backwards", "passes",
+    "T", "N", "D", "backwards",
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_size", "lengths_stride", "resets", "resets_t", "resets_n",
@@ -71,6 +71,7 @@ def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
         "GATEWISE_WARPS_M": str(tiling.warps_m),
         "GATEWISE_WARPS_K": str(WARPS // tiling.warps_m),
         "GATEWISE_COLUMN_TILES": str(tiling.column_tiles),
+        "GATEWISE_PASSES": str(tiling.passes),
         "GATEWISE_EXCHANGE_ON_CHIP": str(int(tiling.on_chip)),
         "GATEWISE_HELD_CHUNKS": ",".join(map(str, tiling.held)),
         "GATEWISE_SHARED_CHUNKS": ",".join(map(str, tiling.shared)),

@@ -20,6 +20,7 @@ from .tiling import REGISTERS, WARPS, Tiling, ceil_div
 _CLOCK = 1.75e3  # cycles per microsecond
 _L2_BYTES = 40e3  # a multiprocessor reads per microsecond from L2
 _SHARED_BYTES = 200e3  # ... from shared memory
+_PASS = 0.6  # microseconds a pass takes however little it does
 _MMA_CYCLES = 8.0  # of one quarter of a multiprocessor for one tensor core instruction
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -114,11 +115,9 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
         products += instructions * _MMA_CYCLES / _CLOCK
         weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _L2_BYTES)
     reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
-    points = 0.15 * len(tiling.phases) + 0.08 * tiling.pairs
-    work = operands / tiling.passes + max(products, weights) + reduction + points
-    latency = _latency(tiling) * len(tiling.phases)
-    hidden = min(latency, work * (tiling.passes - 1)) if not tiling.on_chip else 0.0
-    one = latency - hidden + work * tiling.passes
+    points = 0.1 * tiling.pairs * len(tiling.phases)
+    work = operands / tiling.passes + max(products, weights) + reduction + points + _PASS * len(tiling.phases)
+    one = _latency(tiling) * len(tiling.phases) + work * tiling.passes
     room = device.sm_count * (_CLUSTERS[tiling.blocks] if tiling.on_chip else 1.0)
     return one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
 
@@ -142,8 +141,10 @@ def _candidates(
             for warps_m in (1, 2, 4, 8):
                 if unit_tiles % warps_m:
                     continue
-                for column_tiles in (1, 2, 4):
+                for column_tiles in (1, 2, 3, 4, 6, 8):
                     per_group = ceil_div(tiles_of_rows, most)
+                    if column_tiles > per_group > 1 or (per_group == 1 and column_tiles > 1):
+                        continue
                     passes = ceil_div(per_group, column_tiles)
                     groups = ceil_div(tiles_of_rows, passes * column_tiles)
                     tiling = Tiling(

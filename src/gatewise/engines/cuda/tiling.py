@@ -8,7 +8,7 @@ from ...cells import Cell
 
 WARPS = 8
 THREADS = 32 * WARPS
-REGISTERS = 252  # of a thread, that the estimate below may fill
+REGISTERS = 240  # of a thread, that the estimate below may fill
 
 
 def ceil_div(a: int, b: int) -> int:
