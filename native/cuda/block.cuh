@@ -27,6 +27,7 @@ struct Block {
   int parity;  // which of the two reduction buffers is next
   Weights<0> first;
   Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
+  OperandRounds<0> ahead;  // of the next pass, if AHEAD
 
   __device__ __forceinline__ Block(const Arguments& arguments, char* memory) : a(arguments), room(memory), parity(0) {
     p = blockIdx.x % P;
@@ -114,10 +115,17 @@ struct Block {
     return Spot(a, d, first_row + pass * PASS_ROWS + pair.row() + row, p * U + pair.unit());
   }
 
-  // Multiplies and leaves the warp's sums where `total` finds them.
+  // Multiplies and leaves the warp's sums where `total` finds them. `next` are the operands of the next product.
   template <int PHASE>
-  __device__ __forceinline__ const float2* multiply(Sums<PHASE>& sums, const Operands& o) {
-    multiply_all<PHASE>(sums, weights<PHASE>(), o);
+  __device__ __forceinline__ const float2* multiply(Sums<PHASE>& sums, const Operands& o, const Operands& next) {
+    if constexpr (AHEAD) {
+      multiply_all<PHASE>(sums, weights<PHASE>(), o, ahead);
+      ahead.start(next);
+    } else {
+      OperandRounds<PHASE> in;
+      in.start(o);
+      multiply_all<PHASE>(sums, weights<PHASE>(), o, in);
+    }
     float2* to = reduction + parity * REDUCTION;
     share_sums<PHASE>(sums, to);
     parity ^= 1;

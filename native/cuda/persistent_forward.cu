@@ -13,6 +13,11 @@ struct ForwardBlock : Block {
   }
 
   template <int PHASE>
+  __device__ __forceinline__ Operands operands_of(int step, int pass) const {
+    return operands<PHASE>(operand_array<PHASE>(time(step)), step, pass, HP, 0);
+  }
+
+  template <int PHASE>
   __device__ __forceinline__ void hand_pair(const Pair& pair, int pass, int t, int step, V first, V second) const {
     const int row = pass * PASS_ROWS + pair.row();
     hand_on<true>(first, second, lane, p * U + pair.unit(), [&](int which, int k, u32 word) {
@@ -67,12 +72,15 @@ struct ForwardBlock : Block {
     }
     fetch(0, 0);
     step_barrier();
+    if constexpr (AHEAD) ahead.start(operands_of<0>(0, 0));
   }
 
   template <int PHASE>
   __device__ __forceinline__ void phase(ForwardPoint (&points)[PAIRS][2], int t, int step, int pass) {
     Sums<PHASE> sums;
-    const float2* room = multiply<PHASE>(sums, operands<PHASE>(operand_array<PHASE>(t), step, pass, HP, 0));
+    const bool goes_on = pass + 1 < PASSES || step + 1 == int(a.T);  // in this step
+    const float2* room = multiply<PHASE>(sums, operands_of<PHASE>(step, pass),
+                                         operands_of<PHASE>(goes_on ? step : step + 1, (pass + 1) % PASSES));
     if constexpr (PHASE == 0) {
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {

@@ -43,8 +43,8 @@ struct GradientBlock : Block {
   }
 
   template <int PHASE>
-  __device__ __forceinline__ Operands gradients_of(int t, int step, int pass) const {
-    return operands<PHASE>(du_array(t), step, pass, G * HP, first_slot<PHASE>() * HP);
+  __device__ __forceinline__ Operands gradients_of(int step, int pass) const {
+    return operands<PHASE>(du_array(time(step)), step, pass, G * HP, first_slot<PHASE>() * HP);
   }
 
   __device__ __forceinline__ void fetch(int step, int pass) {
@@ -66,10 +66,13 @@ struct GradientBlock : Block {
     if (goes_on || step > 0) fetch(goes_on ? step : step - 1, goes_on ? pass + 1 : 0);
   }
 
-  // The carried gradient with what came through the first phase's product of the later step, at time t.
-  __device__ __forceinline__ void cross(int t, int step, int pass, V (&dh)[PAIRS][2]) {
+  // The carried gradient with what came through the first phase's product of a step.
+  __device__ __forceinline__ void cross(int step, int pass, V (&dh)[PAIRS][2]) {
+    const int t = time(step);
     Sums<0> sums;
-    const float2* room = multiply<0>(sums, gradients_of<0>(t, step, pass));
+    const bool goes_on = pass + 1 < PASSES || step == 0;  // in this step
+    const float2* room = multiply<0>(sums, gradients_of<0>(step, pass),
+                                     gradients_of<0>(goes_on ? step : step - 1, (pass + 1) % PASSES));
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -104,7 +107,8 @@ struct GradientBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) dh[i][r] = carry(pass, i, 0, r);
     }
-    if (step + 1 < int(a.T)) cross(time(step + 1), step + 1, pass, dh);
+    if (AHEAD && step + 2 == int(a.T) && pass == 0) ahead.start(gradients_of<0>(step + 1, 0));
+    if (step + 1 < int(a.T)) cross(step + 1, pass, dh);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       if (!Pair(i).exists) continue;
@@ -124,7 +128,7 @@ struct GradientBlock : Block {
     hand_phase<LAST>(points, now, step, pass);
     if constexpr (PHASES == 2) {
       Sums<LAST> sums;
-      const float2* room = multiply<LAST>(sums, gradients_of<LAST>(now.t, step, pass));
+      const float2* room = multiply<LAST>(sums, gradients_of<LAST>(step, pass), gradients_of<LAST>(step, pass));
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
         const Pair pair(i);
@@ -160,7 +164,7 @@ struct GradientBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) inputs[i][r].later.fetch(a, spot(Pair(i), pass, r), t);
     }
-    cross(t, 0, pass, dh);
+    cross(0, pass, dh);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);

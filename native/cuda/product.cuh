@@ -55,33 +55,51 @@ struct Weights {
 template <int PHASE>
 using Sums = float[Shape<PHASE>::tiles][NT][4];
 
-// Chunks whose operands are in flight together.
+// Operands are read in rounds of DEPTH chunks, STAGES rounds in flight.
 constexpr int DEPTH = NT >= 3 ? 1 : NT == 2 ? 2 : 4;
+constexpr int STAGES = NT >= 3 ? 3 : 2;
+// Where a block has several passes, the first operands of a pass are read before the pass before it has ended.
+constexpr bool AHEAD = !ON_CHIP && PASSES > 1 && PHASES == 1;
 
 template <int PHASE>
-__device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PHASE>& weights, const Operands& operands) {
+struct OperandRounds {
   using S = Shape<PHASE>;
-  constexpr int ROUNDS = (S::chunks + DEPTH - 1) / DEPTH;
-  uint4 b[2][DEPTH][NT];
-#pragma unroll
-  for (int i = 0; i < S::tiles * NT * 4; ++i) sums[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
-  auto fetch = [&](int round) {
+  static constexpr int rounds = (S::chunks + DEPTH - 1) / DEPTH;
+  uint4 b[STAGES][DEPTH][NT];
+
+  __device__ __forceinline__ void fetch(const Operands& operands, int round) {
 #pragma unroll
     for (int i = 0; i < DEPTH * NT; ++i) {
       const int c = round * DEPTH + i / NT;
-      if (c < S::chunks) b[round % 2][i / NT][i % NT] = operands.template load<PHASE>(c, i % NT);
+      if (c < S::chunks) b[round % STAGES][i / NT][i % NT] = operands.template load<PHASE>(c, i % NT);
     }
-  };
-  fetch(0);
+  }
+  // The rounds that are started before the first is looked at.
+  __device__ __forceinline__ void start(const Operands& operands) {
 #pragma unroll
-  for (int round = 0; round < ROUNDS; ++round) {
-    if (round + 1 < ROUNDS) fetch(round + 1);
+    for (int round = 0; round < STAGES - 1; ++round) fetch(operands, round);
+  }
+  __device__ __forceinline__ void complete(const Operands& operands, int round) {
 #pragma unroll
     for (int i = 0; i < DEPTH * NT; ++i) {
       const int c = round * DEPTH + i / NT;
-      if (c < S::chunks) operands.template complete<PHASE>(b[round % 2][i / NT][i % NT], c, i % NT);
+      if (c < S::chunks) operands.template complete<PHASE>(b[round % STAGES][i / NT][i % NT], c, i % NT);
     }
     __syncwarp();
+  }
+};
+
+// The sums of a warp, from operands that have been started.
+template <int PHASE>
+__device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PHASE>& weights, const Operands& operands,
+                                             OperandRounds<PHASE>& in) {
+  using S = Shape<PHASE>;
+#pragma unroll
+  for (int i = 0; i < S::tiles * NT * 4; ++i) sums[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+#pragma unroll
+  for (int round = 0; round < in.rounds; ++round) {
+    if (round + STAGES - 1 < in.rounds) in.fetch(operands, round + STAGES - 1);
+    in.complete(operands, round);
 #pragma unroll
     for (int j = 0; j < DEPTH; ++j) {
       const int c = round * DEPTH + j;
@@ -91,7 +109,7 @@ __device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PH
           const uint4 w = weights.get(c, i / 2, i % 2);
 #pragma unroll
           for (int n = 0; n < NT; ++n) {
-            const uint4& o = b[round % 2][j][n];
+            const uint4& o = in.b[round % STAGES][j][n];
             TensorCore<E>::multiply(sums[i / 2][n], w, i % 2 ? o.z : o.x, i % 2 ? o.w : o.y);
           }
         }

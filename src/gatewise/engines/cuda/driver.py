@@ -137,41 +137,50 @@ class Function:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        self._shared = 48 * 1024
 
-    def allow(self, shared_bytes: int, cluster: int = 1) -> None:
-        """Raise the limits a launch needs raised."""
-        if shared_bytes > self._shared:
-            _check(_cuda().cuFuncSetAttribute(self._handle, _MAX_DYNAMIC_SHARED, shared_bytes), "shared memory limit")
-            self._shared = shared_bytes
-        if cluster > 8:
-            _check(_cuda().cuFuncSetAttribute(self._handle, _NON_PORTABLE_CLUSTER, 1), "cluster size")
+    def __call__(self, stream: int, grid: tuple[int, int, int], threads: int, *arguments: bytes) -> None:
+        """A plain launch."""
+        Launch(self, grid, threads)(stream, *arguments)
 
-    def __call__(
+
+class Launch:
+    """A kernel with everything about its launch but the stream and the arguments."""
+
+    def __init__(
         self,
-        stream: int,
+        function: Function,
         grid: tuple[int, int, int],
         threads: int,
-        *arguments: bytes,
         shared_bytes: int = 0,
         cooperative: bool = False,
         cluster: int = 1,
     ) -> None:
-        self.allow(shared_bytes, cluster)
-        buffers = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
-        parameters = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(buffer) for buffer in buffers])
-        attributes = (_Attribute * 2)()
+        self._function = function._handle
+        if shared_bytes > 48 * 1024:
+            _check(_cuda().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes), "shared memory limit")
+        if cluster > 8:
+            _check(_cuda().cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1), "cluster size")
+        self._attributes = (_Attribute * 2)()
         count = 0
         if cooperative:
-            attributes[count].id = _COOPERATIVE
-            attributes[count].value[0] = 1
+            self._attributes[count].id = _COOPERATIVE
+            self._attributes[count].value[0] = 1
             count += 1
         if cluster > 1:
-            attributes[count].id = _CLUSTER
-            attributes[count].value[0:3] = [cluster, 1, 1]
+            self._attributes[count].id = _CLUSTER
+            self._attributes[count].value[0:3] = [cluster, 1, 1]
             count += 1
-        config = _Config((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes, stream, attributes, count)
-        _check(_cuda().cuLaunchKernelEx(ctypes.byref(config), self._handle, parameters, None), "launching a kernel")
+        self._fixed = ((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes)
+        self._count = count
+        self._run = _cuda().cuLaunchKernelEx
+
+    def __call__(self, stream: int, *arguments: bytes) -> None:
+        buffers = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
+        parameters = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
+        config = _Config(*self._fixed, stream, self._attributes, self._count)
+        code = self._run(ctypes.byref(config), self._function, parameters, None)
+        if code:
+            _check(code, "launching a kernel")
 
 
 def fill(pointer: int, word: int, words: int, stream: int) -> None:

@@ -24,13 +24,12 @@ FIELDS = (
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
 )  # fmt: skip
 _ROW = struct.Struct(f"<{len(FIELDS)}q")
-_known = frozenset(FIELDS)
+_NULLS = dict.fromkeys(FIELDS, 0)
 
 
 def arguments(values: dict[str, int]) -> bytes:
     """`Arguments` as bytes; fields that are not named are null."""
-    assert values.keys() <= _known, values.keys() - _known
-    return _ROW.pack(*[values.get(field, 0) for field in FIELDS])
+    return _ROW.pack(*(_NULLS | values).values())
 
 
 def macros(
@@ -95,18 +94,14 @@ def array_kernels(index: int, dtype: str) -> driver.Module:
     return module(index, "arrays.cu", {"GATEWISE_ELEMENT": ELEMENTS[dtype]})
 
 
-def launch_persistent(
-    loaded: driver.Module, stream: int, tiling: Tiling, directions: int, packed: bytes
-) -> None:
-    """Pack the weights, then run all steps."""
-    loaded["pack"](stream, (264, 1, 1), 256, packed)
-    blocks = tiling.groups * tiling.blocks * directions
-    loaded["run"](
-        stream,
-        (blocks, 1, 1),
+def persistent_launches(loaded: driver.Module, tiling: Tiling, directions: int) -> tuple[driver.Launch, driver.Launch]:
+    """The two launches of a persistent kernel: pack the weights, then run all steps."""
+    run = driver.Launch(
+        loaded["run"],
+        (tiling.groups * tiling.blocks * directions, 1, 1),
         THREADS,
-        packed,
         shared_bytes=tiling.shared_bytes,
         cooperative=not tiling.on_chip,
         cluster=tiling.blocks if tiling.on_chip else 1,
     )
+    return driver.Launch(loaded["pack"], (264, 1, 1), 256), run

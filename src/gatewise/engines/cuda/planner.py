@@ -18,10 +18,11 @@ from .tiling import REGISTERS, WARPS, Tiling, ceil_div
 
 # Measured on an H200; they rank candidates, and need not be exact anywhere else.
 _CLOCK = 1.75e3  # cycles per microsecond
-_L2_BYTES = 40e3  # a multiprocessor reads per microsecond from L2
+_L2_BYTES = 22e3  # a multiprocessor reads per microsecond from L2 ...
+_STREAM_BYTES = 30e3  # ... of weights, which no one writes
 _SHARED_BYTES = 200e3  # ... from shared memory
-_PASS = 0.6  # microseconds a pass takes however little it does
-_MMA_CYCLES = 8.0  # of one quarter of a multiprocessor for one tensor core instruction
+_PASS = 0.7  # microseconds a pass takes however little it does
+_MMA_CYCLES = 5.6  # of one quarter of a multiprocessor for one tensor core instruction
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -98,12 +99,12 @@ def _place_weights(tiling: Tiling, device: Device) -> Tiling:
 
 def _latency(tiling: Tiling) -> float:
     if not tiling.on_chip:
-        return 1.2
+        return 1.0
     if tiling.blocks == 1:
         return 0.05
     rows = tiling.passes * tiling.pass_rows
     written = sum(rows * tiling.k(phase) * tiling.element_bytes for phase in tiling.phases)
-    return 0.35 + 0.012 * tiling.blocks + written / 30e3
+    return 0.8 + 0.02 * tiling.blocks + written / 30e3
 
 
 def predict(tiling: Tiling, directions: int, device: Device) -> float:
@@ -113,7 +114,7 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
     for phase in tiling.phases:
         instructions = tiling.tiles(phase) * tiling.chunks(phase) * 2 * tiling.column_tiles * WARPS / 4
         products += instructions * _MMA_CYCLES / _CLOCK
-        weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _L2_BYTES)
+        weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _STREAM_BYTES)
     reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
     points = 0.1 * tiling.pairs * len(tiling.phases)
     work = operands / tiling.passes + max(products, weights) + reduction + points + _PASS * len(tiling.phases)

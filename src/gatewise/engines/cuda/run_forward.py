@@ -14,9 +14,9 @@ def forward(problem: Problem) -> tuple[Any, Any, Any]:
     p = problem
     call = Call(p, backward=False)
     wants_cell = p.cell.has_cell and (p.descriptor.training or getattr(p.descriptor, "produce_cell", False))
-    state = call.empty((p.T, p.N, p.D * p.H))
-    cell = call.empty((p.T, p.N, p.D * p.H)) if wants_cell else None
-    z_state = call.empty((p.T, p.N, p.D * p.G * p.H)) if p.descriptor.training else None
+    state = call.result((p.T, p.N, p.D * p.H))
+    cell = call.result((p.T, p.N, p.D * p.H)) if wants_cell else None
+    z_state = call.result((p.T, p.N, p.D * p.G * p.H)) if p.descriptor.training else None
     if call.rows:
         values = call.common_arguments()
         values["bias"] = call.plain(p.bias)
@@ -37,16 +37,15 @@ def _project(call: Call, values: dict[str, int]) -> str:
         values["x"] = call.plain(p.source)
         return call.dtype
     dtype = "float32" if call.dtype in ("float16", "bfloat16") and call.multiply.widens else call.dtype
-    x = call.empty((call.rows, width), dtype)
-    values["x"] = x.pointer
+    x = values["x"] = call.scratch(call.rows * width, dtype)
     if p.I == 0:
-        driver.clear(x.pointer, x.size * x.dtype.itemsize, call.stream)
+        driver.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize), call.stream)
         return dtype
     call.product(
         (call.rows, width, p.I),
         Matrix(call.plain(p.source), p.I),
         Matrix(call.plain(p.input_weight), p.I, transposed=True),
-        Matrix(x.pointer, width),
+        Matrix(x, width),
         dtype,
     )
     return dtype
@@ -54,22 +53,19 @@ def _project(call: Call, values: dict[str, int]) -> str:
 
 def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     p, tiling = call.problem, call.plan.tiling
-    exchanged = tiling is None or not tiling.on_chip  # on the chip the operands never reach device memory
-    if exchanged:
+    if tiling is None or not tiling.on_chip:  # on the chip the operands never reach device memory
+        count = call.rows * p.D * call.HP
         for phase in range(len(p.cell.phases)):
-            operand = call.empty((p.T, p.N, p.D, call.HP))
-            values[f"operand{phase}"] = operand.pointer
+            values[f"operand{phase}"] = call.scratch(count)
             if tiling is not None:
-                call.mark_empty(operand)
-    given = call.macros(input_dtype)
+                call.mark_empty(values[f"operand{phase}"], count)
     if tiling is not None:
-        loaded = kernels.module(call.index, "persistent_forward.cu", given | kernels.tiling_macros(tiling, kernels.options(p, backward=False)))
-        kernels.launch_persistent(loaded, call.stream, tiling, p.D, kernels.arguments(values))
+        call.run_persistent("persistent_forward.cu", values, input_dtype)
         return
     planes = 2 + p.G
     carry_dtype = "float64" if call.dtype == "float64" else "float32"
-    values["carry"] = call.empty((planes, p.N, p.D, p.H), carry_dtype).pointer
-    loaded = kernels.module(call.index, "steps.cu", given)
+    values["carry"] = call.scratch(planes * p.N * p.D * p.H, carry_dtype)
+    loaded = kernels.module(call.index, "steps.cu", call.macros(input_dtype))
     packed = kernels.arguments(values)
     grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
     loaded["forward_start"](call.stream, grid, 256, packed)

@@ -20,7 +20,7 @@ def gradients(problem: Problem) -> dict[str, Any]:
     p = problem
     call = Call(p, backward=True)
     results = {
-        name: call.empty(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None
+        name: call.result(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None
     }
     if call.rows == 0:
         for result in results.values():
@@ -58,7 +58,7 @@ class _Gradient:
         for name in ("init_state", "init_cell"):
             if name in results:
                 self.values[f"{name}_gradient"] = results[name].pointer
-        self.around = kernels.module(call.index, "around.cu", call.macros())
+        self.around = call.prepared.once("around", lambda: kernels.module(call.index, "around.cu", call.macros()))
 
     def run(self) -> None:
         self.operands()
@@ -70,41 +70,38 @@ class _Gradient:
         """What multiplied R at every step; and the product again, where the cell's gradient needs it."""
         call, p = self.call, self.p
         for phase in range(len(p.cell.phases)):
-            self.values[f"operand{phase}"] = call.empty((p.T, p.N, p.D, call.HP)).pointer
+            self.values[f"operand{phase}"] = call.scratch(call.rows * p.D * call.HP)
         self.around["operands"](call.stream, (1056, 1, 1), 256, kernels.arguments(self.values))
         if not p.cell.needs_product:
             return
-        product = call.empty((p.T, p.N, p.D, p.H))
-        self.values["product"] = product.pointer
+        product = self.values["product"] = call.scratch(call.rows * p.D * p.H)
         for d in range(p.D):
             rows_of_gate = (d * p.G + p.order[-1]) * p.H
             call.product(
                 (call.rows, p.H, p.H),
                 Matrix(self.values["operand0"] + d * call.HP * self.size, p.D * call.HP),
                 Matrix(self.values["recurrent_weight"] + rows_of_gate * p.H * self.size, p.H, transposed=True),
-                Matrix(product.pointer + d * p.H * self.size, p.D * p.H),
+                Matrix(product + d * p.H * self.size, p.D * p.H),
             )
 
     def steps(self) -> None:
         call, p, tiling = self.call, self.p, self.call.plan.tiling
         packed_width = call.HP == p.H
         serves_as_source = p.input_weight is None and packed_width and not p.cell.dx_differs
-        du = self.results["source"] if serves_as_source else call.empty((p.T, p.N, p.D, p.G, call.HP))
-        self.values["du"] = du.pointer
+        count = call.rows * p.D * p.G * call.HP
+        du = self.values["du"] = self.results["source"].pointer if serves_as_source else call.scratch(count)
         if p.input_weight is None and not serves_as_source:
             self.values["dx"] = self.results["source"].pointer
         elif p.cell.dx_differs:
-            self.values["dx"] = call.empty((p.T, p.N, p.D, p.G, p.H)).pointer
-        given = call.macros()
+            self.values["dx"] = call.scratch(call.rows * p.D * p.G * p.H)
         if tiling is not None:
             if not tiling.on_chip:
-                call.mark_empty(du)
-            loaded = kernels.module(call.index, "persistent_gradient.cu", given | kernels.tiling_macros(tiling, kernels.options(p, backward=True)))
-            kernels.launch_persistent(loaded, call.stream, tiling, p.D, kernels.arguments(self.values))
+                call.mark_empty(du, count)
+            call.run_persistent("persistent_gradient.cu", self.values)
             return
         carry_dtype = "float64" if call.dtype == "float64" else "float32"
-        self.values["carry"] = call.empty((2, p.N, p.D, p.H), carry_dtype).pointer
-        loaded = kernels.module(call.index, "steps.cu", given)
+        self.values["carry"] = call.scratch(2 * p.N * p.D * p.H, carry_dtype)
+        loaded = kernels.module(call.index, "steps.cu", call.macros())
         packed = kernels.arguments(self.values)
         grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
         for step in range(p.T - 1, -1, -1):
@@ -147,10 +144,10 @@ class _Gradient:
             )
         weight = call.plain(p.input_weight)
         if not whole:  # zero rows where dx has padding
-            padded = call.empty((gates * unit_pitch, p.I))
-            driver.clear(padded.pointer, padded.size * self.size, call.stream)
-            call.copy(weight, padded.pointer, (gates, p.H, p.I), (p.H * p.I, p.I, 1), (unit_pitch * p.I, p.I))
-            weight = padded.pointer
+            padded = call.scratch(gates * unit_pitch * p.I)
+            driver.clear(padded, gates * unit_pitch * p.I * self.size, call.stream)
+            call.copy(weight, padded, (gates, p.H, p.I), (p.H * p.I, p.I, 1), (unit_pitch * p.I, p.I))
+            weight = padded
         call.product((call.rows, p.I, pitch), Matrix(dx, pitch), Matrix(weight, p.I), Matrix(self.results["source"].pointer, p.I))
 
     def sums(self) -> None:
@@ -162,13 +159,13 @@ class _Gradient:
             return
         columns = p.D * p.G * p.H
         width = 2 * columns + p.D * p.H
-        partial = call.empty((_SHARES, width), "float64" if call.dtype == "float64" else "float32")
+        partial = call.scratch(_SHARES * width, "float64" if call.dtype == "float64" else "float32")
         packed = kernels.arguments(self.values)
         grid = ((columns + 31) // 32, _SHARES, 1)
-        self.around["column_sums"](call.stream, grid, 256, packed, *driver.pointer_bytes(partial.pointer, which))
+        self.around["column_sums"](call.stream, grid, 256, packed, *driver.pointer_bytes(partial, which))
         pointers = [self.results[name].pointer if name in self.results else 0 for name in names]
         grid = ((width + 255) // 256, 1, 1)
-        values = driver.pointer_bytes(partial.pointer, _SHARES, *pointers)
+        values = driver.pointer_bytes(partial, _SHARES, *pointers)
         self.around["finish_sums"](call.stream, grid, 256, packed, *values)
 
     def _row(self, name: str, row: int, width: int) -> int:

@@ -76,7 +76,10 @@ class Tiling:
         """Registers of a thread, by estimate, without the weights it holds."""
         depth = {1: 4, 2: 2}.get(self.column_tiles, 1)
         sums = max(self.tiles(phase) for phase in self.phases) * self.column_tiles * 4
-        operands = 2 * depth * self.column_tiles * 4
+        stages = 3 if self.column_tiles >= 3 else 2
+        operands = stages * depth * self.column_tiles * 4
+        if self.passes > 1 and not self.on_chip:  # the next pass's are in flight meanwhile
+            operands += (stages - 1) * depth * self.column_tiles * 4 // 2
         gates = len(self.cell.gates)
         points = self.pairs * 2 * (gates + (8 if self.backward else 4))
         return (56 if self.backward else 40) + sums + operands + points
