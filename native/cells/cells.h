@@ -382,8 +382,6 @@ struct GruBefore {
     const V t0 = v.h - v.gate[2];
     const V t1 = v.dh * t0;
     const V t2 = v.dh * v.gate[0];
-    const V t3 = V(1.0) - v.gate[0];
-    const V t4 = v.dh * t3;
     const V t5 = v.e * v.m;
     const V t6 = t1 + v.dgate[0];
     const V t7 = act.template slope<0>(v.gate[0]);
@@ -403,8 +401,6 @@ struct GruBefore {
   }
   template <class V, class Act>
   GATEWISE_CELL static void gradient1(const Act& act, Gradient<V, 3>& v) {
-    const V t0 = v.h - v.gate[2];
-    const V t1 = v.dh * t0;
     const V t2 = v.dh * v.gate[0];
     const V t3 = V(1.0) - v.gate[0];
     const V t4 = v.dh * t3;
@@ -470,7 +466,6 @@ struct GruBeforeFlipped {
     const V t1 = v.dh * t0;
     const V t2 = V(1.0) - v.gate[0];
     const V t3 = v.dh * t2;
-    const V t4 = v.dh * v.gate[0];
     const V t5 = v.e * v.m;
     const V t6 = t1 + v.dgate[0];
     const V t7 = act.template slope<0>(v.gate[0]);
@@ -490,8 +485,6 @@ struct GruBeforeFlipped {
   }
   template <class V, class Act>
   GATEWISE_CELL static void gradient1(const Act& act, Gradient<V, 3>& v) {
-    const V t0 = v.gate[2] - v.h;
-    const V t1 = v.dh * t0;
     const V t2 = V(1.0) - v.gate[0];
     const V t3 = v.dh * t2;
     const V t4 = v.dh * v.gate[0];
@@ -652,3 +645,4 @@ struct GruAfterFlipped {
 
 // Every cell with its number.
 #define GATEWISE_CELLS(CELL) CELL(0, SingleGate)  CELL(1, Lstm)  CELL(2, LstmPeephole)  CELL(3, LstmPeepholeCurrent)  CELL(4, GruBefore)  CELL(5, GruBeforeFlipped)  CELL(6, GruAfter)  CELL(7, GruAfterFlipped)
+#define GATEWISE_CELL_COUNT 8

@@ -9,19 +9,11 @@ using V = typename E::Value;
 // `to` is contiguous along k.
 extern "C" __global__ void __launch_bounds__(256)
     copy(const Storage<E>* from, Storage<E>* to, i64 size_i, i64 size_j, i64 size_k, i64 stride_i, i64 stride_j, i64 stride_k,
-         i64 to_i, i64 to_j, const void* lengths, i64 lengths_size, i64 lengths_stride) {
+         i64 to_i, i64 to_j, const void* lengths, i64 lengths_type, i64 lengths_stride) {
   const i64 total = size_i * size_j * size_k, stride = i64(gridDim.x) * blockDim.x;
   for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += stride) {
     const i64 k = at % size_k, j = at / size_k % size_j, i = at / size_k / size_j;
-    bool taken = true;
-    if (lengths != nullptr) {
-      const i64 l = j * lengths_stride;
-      const i64 length = lengths_size == 8   ? static_cast<const i64*>(lengths)[l]
-                         : lengths_size == 4 ? static_cast<const int*>(lengths)[l]
-                         : lengths_size == 2 ? static_cast<const short*>(lengths)[l]
-                                             : static_cast<const signed char*>(lengths)[l];
-      taken = i < length;
-    }
+    const bool taken = lengths == nullptr || i < read_integer(lengths, lengths_type, j * lengths_stride);
     to[i * to_i + j * to_j + k] = taken ? from[i * stride_i + j * stride_j + k * stride_k] : Storage<E>(0);
   }
 }

@@ -43,8 +43,8 @@ struct Arguments {
   const Storage<E>* init_cell;       // [N, D, H]
   const Storage<E>* mask;            // [T, N, D*H] by strides in elements, 0 where it is broadcast
   i64 mask_t, mask_n, mask_k;
-  const void* lengths;  // [N] of lengths_size bytes each
-  i64 lengths_size, lengths_stride;
+  const void* lengths;  // [N] of integers of this type (read_integer)
+  i64 lengths_type, lengths_stride;
   const unsigned char* resets;  // [T, N] by strides
   i64 resets_t, resets_n;
   const Storage<E>* recurrent_weight;  // [D, G, H, H]
@@ -90,17 +90,7 @@ __device__ __forceinline__ bool given(const void* pointer) {
 // Steps the row takes part in. Nobody checked the values, so they are kept within the sequence here.
 __device__ __forceinline__ i64 length_of(const Arguments& a, i64 n) {
   if (!given<LENGTHS>(a.lengths)) return a.T;
-  const i64 at = n * a.lengths_stride;
-  i64 length;
-  if (a.lengths_size == 8) {
-    length = __ldg(static_cast<const i64*>(a.lengths) + at);
-  } else if (a.lengths_size == 4) {
-    length = __ldg(static_cast<const int*>(a.lengths) + at);
-  } else if (a.lengths_size == 2) {
-    length = __ldg(static_cast<const short*>(a.lengths) + at);
-  } else {
-    length = __ldg(static_cast<const signed char*>(a.lengths) + at);
-  }
+  const i64 length = read_integer(a.lengths, a.lengths_type, n * a.lengths_stride);
   return length < a.T ? length : a.T;
 }
 

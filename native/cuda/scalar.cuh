@@ -83,6 +83,20 @@ __device__ __forceinline__ void write(Storage<E>* array, i64 index, typename E::
   array[index] = E::store(value);
 }
 
+// An element of an array of integers. `type` is their size in bytes, plus 16 if they are unsigned.
+__device__ __forceinline__ i64 read_integer(const void* array, i64 type, i64 index) {
+  switch (type) {
+    case 1: return static_cast<const signed char*>(array)[index];
+    case 2: return static_cast<const short*>(array)[index];
+    case 4: return static_cast<const int*>(array)[index];
+    case 8: return static_cast<const i64*>(array)[index];
+    case 17: return static_cast<const unsigned char*>(array)[index];
+    case 18: return static_cast<const unsigned short*>(array)[index];
+    case 20: return static_cast<const unsigned int*>(array)[index];
+    default: return static_cast<const i64*>(array)[index] < 0 ? 0x7fffffffffffffff : static_cast<const i64*>(array)[index];
+  }
+}
+
 // What the emitted activations are written with. Products of 16-bit or tf32 numbers need no more
 // than the fast forms give.
 __device__ __forceinline__ float select(bool condition, float a, float b) { return condition ? a : b; }

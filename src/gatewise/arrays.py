@@ -6,6 +6,7 @@ Frameworks are recognised by the arrays they made; gatewise never imports one fi
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ def bfloat16() -> np.dtype[Any]:
     """NumPy's bfloat16, from ml_dtypes, imported when first needed."""
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
 
 
 class Kind:
@@ -100,7 +101,10 @@ def kind_of(operation: str, name: str, value: Any) -> Kind:
 
         return cupy_kind(value.device.id)
     if hasattr(value, "__dlpack__") and hasattr(value, "__array_namespace__"):
-        return _Standard(value.__array_namespace__())
+        try:
+            return _Standard(value.__array_namespace__())
+        except Exception as error:  # every library raises its own
+            raise DTypeError(f"{operation}: {name} does not tell its array namespace: {error}") from error
     raise _not_an_array(operation, name, value)
 
 
@@ -111,7 +115,7 @@ def _not_an_array(operation: str, name: str, value: Any) -> DTypeError:
     )
 
 
-def _reader(operation: str, name: str, value: Any) -> Any:
+def _reader(operation: str, name: str, value: Any) -> Callable[[str, str, Any], np.ndarray[Any, Any]]:
     if isinstance(value, np.ndarray):
         return _read_subclass
     if _is(value, "torch", "Tensor"):

@@ -45,11 +45,11 @@ class DeviceArray:
 
 
 @lru_cache(maxsize=64)
-def _dtype(name: str) -> np.dtype[Any]:
+def dtype_of(name: str) -> np.dtype[Any]:
     return bfloat16() if name == "bfloat16" else np.dtype(name)
 
 
-def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for length in shape[::-1]:
         strides.append(step)
@@ -61,7 +61,7 @@ class CudaKind(Kind):
     """One framework on one GPU."""
 
     device = "cuda"
-    index: int  # of the GPU
+    index: int = 0  # of the GPU
     synchronises = False  # the framework keeps its stream to itself, so a call ends with a wait
 
     def read(self, operation: str, name: str, value: Any) -> Any:
@@ -91,12 +91,13 @@ class _TorchCuda(CudaKind):
         self.index = index
         self._torch = torch
         self._device = torch.device("cuda", index)
-        names = ("float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "bool", "uint8")
-        self._names = {getattr(torch, each): _dtype(each) for each in names}
+        floating = ("float32", "float16", "bfloat16", "float64", "bool")
+        integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+        self._names = {getattr(torch, each): dtype_of(each) for each in floating + integers if hasattr(torch, each)}
         self._dtypes = {value: key for key, value in self._names.items()}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def read(self, operation: str, name: str, value: Any) -> DeviceArray:
+    def read(self, operation: str, name: str, value: Any) -> Any:
         torch = self._torch
         if not isinstance(value, torch.Tensor):
             raise self._elsewhere(operation, name, f"a {type(value).__name__}")
@@ -116,7 +117,7 @@ class _TorchCuda(CudaKind):
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         made = self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._device)
-        return DeviceArray(made, self, made.data_ptr(), shape, _packed(shape), dtype)
+        return DeviceArray(made, self, made.data_ptr(), shape, packed_strides(shape), dtype)
 
     def stream(self) -> int:
         if self._raw_stream is not None:
@@ -131,7 +132,7 @@ class _Cupy(CudaKind):
         self.index = index
         self._cupy = sys.modules["cupy"]
 
-    def read(self, operation: str, name: str, value: Any) -> DeviceArray:
+    def read(self, operation: str, name: str, value: Any) -> Any:
         if not isinstance(value, self._cupy.ndarray):
             raise self._elsewhere(operation, name, f"a {type(value).__name__}")
         if value.device.id != self.index:
@@ -145,7 +146,7 @@ class _Cupy(CudaKind):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         with self._cupy.cuda.Device(self.index):
             made = self._cupy.empty(shape, dtype)
-        return DeviceArray(made, self, int(made.data.ptr), shape, _packed(shape), dtype)
+        return DeviceArray(made, self, int(made.data.ptr), shape, packed_strides(shape), dtype)
 
     def stream(self) -> int:
         return int(self._cupy.cuda.get_current_stream().ptr)
@@ -162,7 +163,7 @@ class _JaxCuda(CudaKind):
         self._jax = sys.modules["jax"]
         self._device = device
 
-    def read(self, operation: str, name: str, value: Any) -> DeviceArray:
+    def read(self, operation: str, name: str, value: Any) -> Any:
         jax = self._jax
         if isinstance(value, jax.core.Tracer):
             raise UnsupportedError(
@@ -173,13 +174,13 @@ class _JaxCuda(CudaKind):
             raise self._elsewhere(operation, name, "another device")
         value.block_until_ready()
         shape = tuple(value.shape)
-        return DeviceArray(value, self, value.unsafe_buffer_pointer(), shape, _packed(shape), np.dtype(value.dtype))
+        return DeviceArray(value, self, value.unsafe_buffer_pointer(), shape, packed_strides(shape), np.dtype(value.dtype))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
         with self._jax.default_device(self._device):
             made = self._jax.numpy.zeros(shape, dtype)
         made.block_until_ready()
-        return DeviceArray(made, self, made.unsafe_buffer_pointer() if made.size else 0, shape, _packed(shape), dtype)
+        return DeviceArray(made, self, made.unsafe_buffer_pointer() if made.size else 0, shape, packed_strides(shape), dtype)
 
     def stream(self) -> int:
         return 0

@@ -13,7 +13,7 @@ from .errors import ArgumentError, DTypeError, ShapeError
 
 Array = Any  # a NumPy array, or what another engine's `arrays` kind hands out; has .shape and .dtype
 
-_FLOATING = ("float32", "float16", "bfloat16", "float64")
+_FLOATING = frozenset(np.dtype(name) for name in ("float32", "float16", "float64"))  # and bfloat16, which is not NumPy's own
 
 
 @dataclass(slots=True)
@@ -101,10 +101,8 @@ class _Checker:
         """The argument as a floating array of the call's one dtype, its shape not checked yet."""
         array = self.kind.read(self.operation, name, value)
         if self.dtype is None:
-            if array.dtype.name not in _FLOATING or not array.dtype.isnative:
-                raise DTypeError(
-                    f"{self.operation}: {name} must be float32, float16, bfloat16 or float64, got {array.dtype}"
-                )
+            if array.dtype not in _FLOATING and array.dtype.name != "bfloat16":
+                raise DTypeError(f"{self.operation}: {name} must be float32, float16, bfloat16 or float64, got {array.dtype}")
             self.dtype = array.dtype
         elif array.dtype != self.dtype:
             raise DTypeError(
@@ -177,9 +175,7 @@ class _Checker:
         shape = array.shape
         if len(shape) > 3 or any(a not in (1, b) for a, b in zip(shape[::-1], full[::-1], strict=False)):
             letters = "[T, N, 2·H]" if self.two else "[T, N, H]"
-            raise ShapeError(
-                f"{self.operation}: mask must broadcast to {letters} = {_numbers(full)}, got {_numbers(shape)}"
-            )
+            raise ShapeError(f"{self.operation}: mask must broadcast to {letters} = {_numbers(full)}, got {_numbers(shape)}")
         return array
 
     def lengths(self, value: Any, T: int, N: int) -> Array:
@@ -241,9 +237,7 @@ def make_problem(
     H = check.hidden_size(recurrent_weight, G)
     input_weight = check.exact("input_weight", given["input_weight"], f"[{rows}, I]", (D * G * H, I))
     if input_weight is None and I != D * G * H:
-        raise shape_error(
-            operation, "source", f"[T, N, {rows}]", (T, N, D * G * H), source.shape, "there is no input_weight"
-        )
+        raise shape_error(operation, "source", f"[T, N, {rows}]", (T, N, D * G * H), source.shape, "there is no input_weight")
     problem = Problem(
         operation=operation,
         cell=cell,

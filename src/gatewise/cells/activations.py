@@ -18,7 +18,7 @@ Formula = Callable[[Any, Any], Any]
 
 def _hard_sigmoid(ops: Any, x: Any) -> Any:
     line = HARD_SIGMOID_SLOPE * x + HARD_SIGMOID_OFFSET
-    return ops.select(line < 0.0, 0.0, ops.select(1.0 < line, 1.0, line))
+    return ops.select(line < 0.0, 0.0, ops.select(line > 1.0, 1.0, line))
 
 
 ACTIVATE: tuple[Formula, ...] = (
@@ -31,10 +31,10 @@ ACTIVATE: tuple[Formula, ...] = (
 
 SLOPE: tuple[Formula, ...] = (
     lambda ops, y: ops.ones_like(y),
-    lambda ops, y: ops.select(0.0 < y, 1.0, 0.0),
+    lambda ops, y: ops.select(y > 0.0, 1.0, 0.0),
     lambda ops, y: 1.0 - y * y,
     lambda ops, y: y * (1.0 - y),
-    lambda ops, y: ops.select(0.0 < y, ops.select(y < 1.0, HARD_SIGMOID_SLOPE, 0.0), 0.0),
+    lambda ops, y: ops.select(y > 0.0, ops.select(y < 1.0, HARD_SIGMOID_SLOPE, 0.0), 0.0),
 )
 
 NAMES = ("none", "relu", "tanh", "sigmoid", "hard_sigmoid")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .cell import Cell, Phase, Values
 
 _I, _F, _Z, _O, _CELL = range(5)
 
 
 def _forward(peephole: bool, output_sees_new_cell: bool, v: Values) -> None:
-    def gate(g: int, c: object) -> object:
+    def gate(g: int, c: Any) -> Any:
         before = v.x[g] + v.u[g]
         return v.activate(g, before + v.p[g] * c if peephole else before)
 

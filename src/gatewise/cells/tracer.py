@@ -9,6 +9,7 @@ value type `V`, which the engines choose (a vector of floats on the CPU, a float
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,8 @@ class _PerGate(list[Any]):
 class _TracedValues:
     """The `Values` object handed to the maths: attributes read are inputs, attributes set are results."""
 
+    _trace: _Trace
+
     def __init__(self, trace: _Trace, gates: int) -> None:
         object.__setattr__(self, "_trace", trace)
         object.__setattr__(self, "_gates", gates)
@@ -149,17 +152,29 @@ class _TracedValues:
         return self._trace.symbol(f"act.template slope<{k}>({y.text})")
 
 
+def _needed(lines: list[str], results: list[str]) -> list[str]:
+    """The lines that some result depends on, and the results."""
+    kept = list(results)
+    used = set(re.findall(r"\bt\d+\b", " ".join(results)))
+    for line in reversed(lines):
+        name, expression = line.split(" = ", 1)
+        if name.split()[-1] in used:
+            used |= set(re.findall(r"\bt\d+\b", expression))
+            kept.insert(0, line)
+    return kept
+
+
 def _maths(cell: Cell, maths: Maths, signature: str) -> list[str]:
     trace = _Trace()
     values = _TracedValues(trace, len(cell.gates))
     maths(values)
-    lines = list(trace.lines)
+    results = []
     for name, field in values.per_gate.items():
         if name == "dx" and not cell.dx_differs:
             continue  # the same numbers as du
-        lines += [f"v.{name}[{gate}] = {trace.text(value)};" for gate, value in sorted(field.written.items())]
-    lines += [f"v.{name} = {trace.text(value)};" for name, value in values.results.items()]
-    body = "\n".join(f"    {line}" for line in lines)
+        results += [f"v.{name}[{gate}] = {trace.text(value)};" for gate, value in sorted(field.written.items())]
+    results += [f"v.{name} = {trace.text(value)};" for name, value in values.results.items()]
+    body = "\n".join(f"    {line}" for line in _needed(trace.lines, results))
     return [f"  {signature} {{\n{body}\n  }}"]
 
 
@@ -202,8 +217,8 @@ def cell_source(cell: Cell) -> str:
 def _dispatch(direction: str, values: str, phases: int) -> list[str]:
     """One entry for drivers that loop over phases at compile time."""
     calls = [f"    if constexpr (PHASE == {number}) {direction}{number}(act, v);" for number in range(phases)]
-    head = f"  template <int PHASE, class V, class Act>\n  GATEWISE_CELL static void {direction}(const Act& act, {values}& v) {{"
-    return [head, *calls, "  }"]
+    head = f"  GATEWISE_CELL static void {direction}(const Act& act, {values}& v) {{"
+    return ["  template <int PHASE, class V, class Act>", head, *calls, "  }"]
 
 
 def activations_source() -> str:
@@ -223,11 +238,13 @@ def activations_source() -> str:
 
 def headers() -> dict[str, str]:
     """Every emitted header by file name."""
-    activations = f'{_HEADER}#include "values.h"\n\nnamespace gatewise {{\n\n{activations_source()}\n}}  // namespace gatewise\n'
+    opening, closing = "namespace gatewise {\n\n", "\n}  // namespace gatewise\n"
+    activations = f'{_HEADER}#include "values.h"\n\n{opening}{activations_source()}{closing}'
     cells = "\n".join(cell_source(cell) for cell in CELLS)
     listed = "  ".join(f"CELL({number}, {cell.name})" for number, cell in enumerate(CELLS))
     listing = f"// Every cell with its number.\n#define GATEWISE_CELLS(CELL) {listed}\n"
-    body = f'{_HEADER}#include "activations.h"\n\nnamespace gatewise {{\n\n{cells}\n}}  // namespace gatewise\n\n{listing}'
+    listing += f"#define GATEWISE_CELL_COUNT {len(CELLS)}\n"
+    body = f'{_HEADER}#include "activations.h"\n\n{opening}{cells}{closing}\n{listing}'
     return {"activations.h": activations, "cells.h": body}
 
 

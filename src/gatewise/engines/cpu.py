@@ -1,8 +1,151 @@
-"""placeholder while the native engine is being written"""
+"""The native CPU engine, for the whole option space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..cells import CELLS
+from ..errors import ArgumentError, DTypeError
+from ..problem import Problem
+
+try:
+    from .. import _native
+
+    _missing: str | None = None
+except ImportError as error:  # a source tree that was not built
+    _native = None  # type: ignore[assignment]
+    _missing = f"its native module is not built ({error}); reinstall gatewise"
+
 name = "cpu"
-def unavailable(): return "not built"
-def supports(): return {}
-def forward(problem): ...
-def gradients(problem): ...
-def set_threads(n): ...
-def get_threads(): ...
+
+_DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.float64): 3}
+_BFLOAT16 = 2
+_CELL_NUMBER = {cell.name: number for number, cell in enumerate(CELLS)}
+_INPUTS = (
+    "source",
+    "recurrent_weight",
+    "input_weight",
+    "bias",
+    "init_state",
+    "init_cell",
+    "peephole",
+    "secondary_bias",
+)
+_SAVED = (
+    "source_gradient",
+    "state_gradient",
+    "cell_gradient",
+    "z_state",
+    "cell_output",
+    "output",
+    "cell_sequence_gradient",
+    "z_state_gradient",
+)
+
+
+def unavailable() -> str | None:
+    return _missing
+
+
+def supports() -> dict[str, str]:
+    rows = {
+        "operations": "all six, every option",
+        "dtypes": "float32, float16, bfloat16 (sums in float32), float64",
+    }
+    if _native is not None:
+        rows["instruction set"] = f"{_native.instruction_set()} (this machine has {', '.join(_native.instruction_sets())})"
+        rows["threads"] = str(get_threads())
+    return rows
+
+
+def set_threads(count: int) -> None:
+    """Use up to `count` threads per call. Results do not depend on it. The default is GATEWISE_THREADS, or all cores."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise DTypeError(f"set_threads: count must be an int, got {count!r} of type {type(count).__name__}")
+    if not 1 <= count <= 256:
+        raise ArgumentError(f"set_threads: count must be from 1 to 256, got {count}")
+    if _native is not None:
+        _native.set_threads(int(count))
+
+
+def get_threads() -> int:
+    """The number of threads a call uses at most."""
+    return 1 if _native is None else int(_native.threads())
+
+
+def _plain(array: Any) -> Any:
+    """Contiguous, aligned memory the module can read: bfloat16 travels as 16-bit words."""
+    array = np.ascontiguousarray(array)
+    if not array.flags.aligned:
+        array = array.copy()
+    return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
+
+
+def _mask(problem: Problem) -> tuple[Any, tuple[int, int, int]]:
+    """The mask in its own (not the broadcast) size, and its strides in elements over [T, N, D*H]."""
+    if problem.mask is None:
+        return None, (0, 0, 0)
+    mask = np.ascontiguousarray(problem.mask)
+    mask = mask.reshape((1,) * (3 - mask.ndim) + mask.shape)
+    steps, rows, width = mask.shape
+    strides = (rows * width if steps > 1 else 0, width if rows > 1 else 0, 1 if width > 1 else 0)
+    return _plain(mask), strides
+
+
+def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
+    p = problem
+    if not (p.T and p.N):
+        return
+    mask, mask_stride = _mask(p)
+    for name in _INPUTS:
+        array = getattr(p, name)
+        if array is not None:
+            arrays[name] = _plain(array)
+    if mask is not None:
+        arrays["mask"] = mask
+    if p.lengths is not None:
+        arrays["lengths"] = _plain(np.asarray(p.lengths, np.int64))
+    if p.resets is not None:
+        arrays["resets"] = np.ascontiguousarray(p.resets).view(np.uint8)
+    function(
+        _CELL_NUMBER[p.cell.name],
+        p.activations,
+        p.order,
+        _DTYPES.get(p.dtype, _BFLOAT16),
+        (p.T, p.N, p.I, p.H),
+        p.backwards,
+        mask_stride,
+        arrays,
+    )
+
+
+def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    p = problem
+    training = p.descriptor.training
+    width = p.D * p.H
+    state = np.empty((p.T, p.N, width), p.dtype)
+    cell = z_state = None
+    arrays = {"state": _plain(state)}
+    if p.cell.has_cell and (training or p.descriptor.produce_cell):  # type: ignore[union-attr]
+        cell = np.empty((p.T, p.N, width), p.dtype)
+        arrays["cell"] = _plain(cell)
+    if training:
+        z_state = np.empty((p.T, p.N, p.G * width), p.dtype)
+        arrays["z_state"] = _plain(z_state)
+    _call(_native.forward, p, arrays)
+    return state, cell, z_state
+
+
+def gradients(problem: Problem) -> dict[str, Any]:
+    p = problem
+    make = np.empty if p.T and p.N else np.zeros
+    results = {name: make(getattr(p, name).shape, p.dtype) for name in _INPUTS if getattr(p, name) is not None}
+    arrays = {f"d_{name}": _plain(array) for name, array in results.items()}
+    for name in _SAVED:
+        array = getattr(p, name)
+        if array is not None:
+            arrays[name] = _plain(array)
+    _call(_native.gradients, p, arrays)
+    return results

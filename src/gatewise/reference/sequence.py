@@ -25,7 +25,7 @@ class _Ops:
 
     @staticmethod
     def sigmoid(x: Array) -> Array:
-        return 1.0 / (1.0 + np.exp(-x))  # type: ignore[no-any-return]
+        return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
 class _Direction:
@@ -44,10 +44,12 @@ class _Direction:
             leading = array.shape[: array.ndim - 1 - len(after)]
             packed = _wide(array).reshape(*leading, D, G, H, *after)
             axis = len(leading)
-            return packed.take(number, axis).take(order, axis)
+            mine: Array = packed.take(number, axis).take(order, axis)
+            return mine
 
         def unit(array: Any, *leading: int) -> Array:
-            return _wide(array).reshape(*leading, D, H).take(number, len(leading))
+            mine: Array = _wide(array).reshape(*leading, D, H).take(number, len(leading))
+            return mine
 
         self.R = gated(_wide(p.recurrent_weight).reshape(D * G * H, H), H)
         self.W = None if p.input_weight is None else gated(p.input_weight, p.I)
@@ -86,8 +88,8 @@ class _Direction:
 
 
 def _wide(array: Any) -> Array:
-    array = np.asarray(array)
-    return array if array.dtype.kind == "c" else array.astype(np.float64)
+    given: Array = np.asarray(array)
+    return given if given.dtype.kind == "c" else given.astype(np.float64)
 
 
 def forward(problem: Problem) -> tuple[Array, Array | None, Array]:
@@ -117,7 +119,7 @@ def forward(problem: Problem) -> tuple[Array, Array | None, Array]:
                 for g, slot in enumerate(p.order):
                     z_state[t, :, number, slot] = np.where(active, v.gate[g], 0.0)
     flat = (p.T, p.N, p.D * p.H)
-    return state.reshape(flat), cell.reshape(flat) if p.cell.has_cell else None, z_state.reshape(p.T, p.N, -1)
+    return state.reshape(flat), cell.reshape(flat) if p.cell.has_cell else None, z_state.reshape(p.T, p.N, p.D * p.G * p.H)
 
 
 def gradients(problem: Problem) -> dict[str, Array]:
@@ -171,9 +173,7 @@ def _direction_gradients(run: _Direction, totals: dict[str, Array]) -> None:
         active, reset = run.active[t], run.reset[t]
         before = run.steps[place - 1] if place else None
         came = np.zeros((N, 1), bool) if before is None else run.active[before]  # else the row starts here
-        v = run.values(
-            t, np.where(came, states[before or 0], run.h0), np.where(came, cells[before or 0], run.c0)
-        )
+        v = run.values(t, np.where(came, states[before or 0], run.h0), np.where(came, cells[before or 0], run.c0))
         v.gate, v.dgate, v.c_next = list(gates[:, t]), dgates[:, t], cells[t]
         v.dh, v.dc = dh + dstates[t], dc + dcells[t]
         operands = {0: v.h * v.m}
@@ -221,6 +221,6 @@ def _direction_gradients(run: _Direction, totals: dict[str, Array]) -> None:
 
 
 def _work_dtype(p: Problem) -> np.dtype[Any]:
-    given = (p.source, p.recurrent_weight, p.input_weight, p.bias, p.init_state, p.init_cell, p.mask, p.peephole, p.secondary_bias)
-    is_complex = any(array is not None and array.dtype.kind == "c" for array in given)
+    given = (getattr(p, name) for name in p.__slots__)
+    is_complex = any(isinstance(array, np.ndarray) and array.dtype.kind == "c" for array in given)
     return np.dtype(np.complex128 if is_complex else np.float64)

@@ -26,7 +26,7 @@ def supports() -> dict[str, str]:
     rows = {
         "operations": "all six, every option",
         "dtypes": "float32 (tf32 products unless use_precision('highest')), float16, bfloat16, float64",
-        "arrays": "torch, CuPy and JAX arrays on an NVIDIA GPU",
+        "arrays": "torch, CuPy and JAX arrays on an NVIDIA GPU; NumPy arrays under use_engine('cuda'), copied there and back",
         "products over all steps": library(),
     }
     if unavailable() is None:
@@ -36,14 +36,21 @@ def supports() -> dict[str, str]:
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    from . import host
     from .run_forward import forward as run
 
+    if host.is_host(problem):
+        state, cell, z_state = run(host.uploaded(problem))
+        return host.downloaded(state), host.downloaded(cell), host.downloaded(z_state)
     return run(problem)
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
+    from . import host
     from .run_gradient import gradients as run
 
+    if host.is_host(problem):
+        return {name: host.downloaded(array) for name, array in run(host.uploaded(problem)).items()}
     return run(problem)
 
 

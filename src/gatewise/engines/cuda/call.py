@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...device_arrays import DeviceArray, _dtype
+from ...device_arrays import DeviceArray, dtype_of
 from ...precision import is_highest
 from ...problem import Problem
 from . import driver, kernels
@@ -23,6 +23,11 @@ _Made = TypeVar("_Made")
 @lru_cache(maxsize=64)
 def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name  # NumPy works it out every time
+
+
+def _integer_type(dtype: np.dtype[Any]) -> int:
+    """How the kernels number integer types: bytes, plus 16 if unsigned."""
+    return dtype.itemsize + (16 if dtype.kind == "u" else 0)
 
 
 class Prepared:
@@ -79,7 +84,7 @@ class Call:
         self._arena = self._allocate(prepared.scratch) if prepared.scratch else None
 
     def _allocate(self, size: int) -> DeviceArray:
-        made: DeviceArray = self.kind.empty((size,), _dtype("uint8"))
+        made: DeviceArray = self.kind.empty((size,), dtype_of("uint8"))
         self._kept.append(made)
         return made
 
@@ -88,7 +93,7 @@ class Call:
 
         The first call of a kind allocates piece by piece; later ones know the sum and allocate once.
         """
-        size = count * (self.problem.dtype if dtype is None else _dtype(dtype)).itemsize
+        size = count * (self.problem.dtype if dtype is None else dtype_of(dtype)).itemsize
         start = self._used
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         if self._arena is not None and self._used <= self._arena.size:
@@ -112,7 +117,7 @@ class Call:
         pad = 3 - len(array.shape)
         shape, strides = (1,) * pad + array.shape, (0,) * pad + array.strides
         p = self.problem
-        limits = (p.lengths.pointer, p.lengths.dtype.itemsize, p.lengths.strides[0]) if lengths else (0, 0, 0)
+        limits = (p.lengths.pointer, _integer_type(p.lengths.dtype), p.lengths.strides[0]) if lengths else (0, 0, 0)
         self.copy(array.pointer, made, shape, strides, (shape[1] * shape[2], shape[2]), limits)
         return made
 
@@ -155,7 +160,7 @@ class Call:
             values.update(mask=p.mask.pointer, mask_t=strides[0], mask_n=strides[1], mask_k=strides[2])
         if p.lengths is not None:
             values.update(
-                lengths=p.lengths.pointer, lengths_size=p.lengths.dtype.itemsize, lengths_stride=p.lengths.strides[0]
+                lengths=p.lengths.pointer, lengths_type=_integer_type(p.lengths.dtype), lengths_stride=p.lengths.strides[0]
             )
         if p.resets is not None:
             values.update(resets=p.resets.pointer, resets_t=p.resets.strides[0], resets_n=p.resets.strides[1])
@@ -163,9 +168,7 @@ class Call:
             values["weights"] = self.scratch(self.prepared.packed_bytes * p.D, "uint8")
         return values
 
-    def product(
-        self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None
-    ) -> None:
+    def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
         self.multiply(self.stream, shape, a, b, c, self.dtype, result_dtype or self.dtype, self.exact)
 
     def mark_empty(self, pointer: int, count: int) -> None:

@@ -108,11 +108,7 @@ def compile_now(file: str, macros: dict[str, str], architecture: str) -> bytes:
     names = (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers])
     bodies = (ctypes.c_char_p * len(headers))(*[text.encode() for text in headers.values()])
     program = ctypes.c_void_p()
-    _check(
-        library.nvrtcCreateProgram(
-            ctypes.byref(program), texts[file].encode(), file.encode(), len(headers), bodies, names
-        )
-    )
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), texts[file].encode(), file.encode(), len(headers), bodies, names))
     try:
         options = [option.encode() for option in _options(macros, architecture)]
         _check(library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)), program)

@@ -196,6 +196,32 @@ def clear(pointer: int, size: int, stream: int) -> None:
         _check(_cuda().cuMemsetD8Async(ctypes.c_uint64(pointer), 0, ctypes.c_size_t(size), ctypes.c_void_p(stream)), "memory")
 
 
+class Memory:
+    """A piece of a GPU's memory, freed with this object; for callers that bring none of their own."""
+
+    def __init__(self, size: int) -> None:
+        self._pointer = ctypes.c_uint64()
+        if size:
+            _check(_cuda().cuMemAllocAsync(ctypes.byref(self._pointer), ctypes.c_size_t(size), None), "taking memory")
+        self.pointer = int(self._pointer.value)
+
+    def __del__(self) -> None:
+        if self._pointer.value:
+            _cuda().cuMemFreeAsync(self._pointer, None)
+
+
+def upload(pointer: int, source: int, size: int) -> None:
+    """Copy from the host; complete when it returns."""
+    if size:
+        _check(_cuda().cuMemcpyHtoD_v2(ctypes.c_uint64(pointer), ctypes.c_void_p(source), ctypes.c_size_t(size)), "copying")
+
+
+def download(target: int, pointer: int, size: int) -> None:
+    """Copy to the host, after everything on the default stream; complete when it returns."""
+    if size:
+        _check(_cuda().cuMemcpyDtoH_v2(ctypes.c_void_p(target), ctypes.c_uint64(pointer), ctypes.c_size_t(size)), "copying")
+
+
 def synchronise(stream: int) -> None:
     _check(_cuda().cuStreamSynchronize(ctypes.c_void_p(stream)), "waiting")
 

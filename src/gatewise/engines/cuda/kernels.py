@@ -18,7 +18,7 @@ FIELDS = (
     "T", "N", "D", "backwards",
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
-    "lengths", "lengths_size", "lengths_stride", "resets", "resets_t", "resets_n",
+    "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
     "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry",
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",

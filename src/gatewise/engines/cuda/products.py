@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...device_arrays import CudaKind, DeviceArray
+from ...device_arrays import CudaKind, DeviceArray, dtype_of
 from . import driver
 from .compiler import find_library
 from .kernels import array_kernels
@@ -62,7 +62,7 @@ class Multiplier:
         cublas.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
         # Our own workspace: needed for CUDA graphs, and with it results do not depend on what else runs.
         if stream not in self._workspaces:
-            self._workspaces[stream] = self._kind.empty((_WORKSPACE // 4,), driver_dtype("float32"))
+            self._workspaces[stream] = self._kind.empty((_WORKSPACE // 4,), dtype_of("float32"))
         workspace = self._workspaces[stream]
         cublas.cublasSetWorkspace_v2(self._handle, ctypes.c_void_p(workspace.pointer), ctypes.c_size_t(_WORKSPACE))
         self._stream = stream
@@ -125,19 +125,13 @@ class Multiplier:
         grid = ((n + 63) // 64, (m + 63) // 64, 1)
         if grid[1] > 65535:  # the grid's limit: in parts
             half = (m // 2 + 63) // 64 * 64
-            size = driver_dtype(dtype).itemsize
+            size = dtype_of(dtype).itemsize
             for start, rows in ((0, half), (half, m - half)):
                 part_a = Matrix(a.pointer + start * a_i * size, a.pitch, a.transposed)
                 part_c = Matrix(c.pointer + start * c.pitch * size, c.pitch)
                 self._plain(stream, (rows, n, k), part_a, b, part_c, dtype)
             return
         array_kernels(self._kind.index, dtype)["multiply"](stream, grid, 256, *arguments)
-
-
-def driver_dtype(name: str) -> Any:
-    from ...device_arrays import _dtype
-
-    return _dtype(name)
 
 
 _local = threading.local()

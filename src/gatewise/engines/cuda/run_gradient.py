@@ -19,17 +19,10 @@ _SHARES = 64  # blocks that divide the rows of a column sum
 def gradients(problem: Problem) -> dict[str, Any]:
     p = problem
     call = Call(p, backward=True)
-    results = {
-        name: call.result(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None
-    }
+    results = {name: call.result(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None}
     if call.rows == 0:
         for result in results.values():
             driver.clear(result.pointer, result.size * result.dtype.itemsize, call.stream)
-        if p.N:  # no steps: the final gradients reach the initial values as they are
-            for name, given in (("init_state", p.state_gradient), ("init_cell", p.cell_gradient)):
-                if name in results and given is not None:
-                    pointer = call.plain(given)
-                    call.copy(pointer, results[name].pointer, (1, 1, given.size), (0, 0, 1), (given.size, given.size))
     else:
         _Gradient(call, results).run()
     call.finish()
@@ -148,7 +141,8 @@ class _Gradient:
             driver.clear(padded, gates * unit_pitch * p.I * self.size, call.stream)
             call.copy(weight, padded, (gates, p.H, p.I), (p.H * p.I, p.I, 1), (unit_pitch * p.I, p.I))
             weight = padded
-        call.product((call.rows, p.I, pitch), Matrix(dx, pitch), Matrix(weight, p.I), Matrix(self.results["source"].pointer, p.I))
+        result = Matrix(self.results["source"].pointer, p.I)
+        call.product((call.rows, p.I, pitch), Matrix(dx, pitch), Matrix(weight, p.I), result)
 
     def sums(self) -> None:
         """The gradients that are sums over all rows: bias, peephole, secondary bias."""

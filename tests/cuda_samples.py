@@ -1,4 +1,5 @@
-"""Sampled calls over the whole option space, and how far a GPU's results may be from the float64 reference."""
+"""Sampled calls for the CUDA engine: larger than `gatewise.checking` samples, in every dtype and precision, and each with a
+wish for a plan, so that every kernel family and many ways to cut it are met; and how far results may be from the reference."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ import numpy as np
 
 import gatewise
 from gatewise import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
+from gatewise.engines.cuda import warm
+from gatewise.engines.cuda.driver import Device
+from gatewise.engines.cuda.planner import Wish
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 # Largest difference, as a part of the largest value of the result, for sequences of up to a dozen steps.
@@ -171,3 +175,21 @@ def difference(got: Array, expected: Array) -> float:
     if np.isnan(distance).any():
         return float("inf")
     return float(distance.max() / max(float(np.abs(expected).max()), 1e-3))
+
+
+def kernel_jobs(made: Sample, device: Device) -> list[warm.Job]:
+    """The kernels a sample needs."""
+    exact = made.dtype == "highest"
+    present = {name: name in made.arguments for name in ("bias", "mask", "lengths", "resets")}
+    return warm.jobs(
+        made.descriptor,
+        "float32" if exact else made.dtype,
+        made.sizes[1],
+        made.sizes[3],
+        device,
+        peephole="peephole" in made.arguments,
+        input_weight="input_weight" in made.arguments,
+        options=sum(1 << place for place, given in enumerate(present.values()) if given),
+        exact=exact,
+        wanted=Wish(made.family, made.pick, made.starve),
+    )

@@ -1,0 +1,157 @@
+// The Python module: takes checked, contiguous arrays, verifies their sizes once more, and runs a call with the GIL
+// released.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <initializer_list>
+
+#include "cells/cells.h"
+#include "cpu/engine.h"
+#include "cpu/team.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using gatewise::Call;
+using gatewise::DType;
+
+namespace {
+
+using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Result = nb::ndarray<nb::c_contig, nb::device::cpu>;
+
+// An optional array's memory, after a check that it holds exactly `count` items of `size` bytes.
+template <class Kind>
+auto memory(nb::handle object, int64_t count, int64_t size, const char* name) {
+  using Pointer = decltype(nb::cast<Kind>(object).data());
+  if (object.is_none()) return static_cast<Pointer>(nullptr);
+  Kind array = nb::cast<Kind>(object);
+  if (static_cast<int64_t>(array.size()) != count || static_cast<int64_t>(array.itemsize()) != size) {
+    throw nb::value_error((std::string("native engine: size of ") + name).c_str());
+  }
+  return array.data();
+}
+
+// Keeps `data` valid while a call runs: the arrays are owned by the dict that was passed in.
+struct Reader {
+  nb::dict arrays;
+  int64_t size;
+
+  const void* input(const char* name, int64_t count) const { return memory<Array>(get(name), count, size, name); }
+  void* result(const char* name, int64_t count) const { return memory<Result>(get(name), count, size, name); }
+  nb::object get(const char* name) const {
+    return arrays.contains(name) ? nb::object(arrays[name]) : nb::object(nb::none());
+  }
+};
+
+bool interrupted() {
+  nb::gil_scoped_acquire held;
+  return PyErr_CheckSignals() != 0;
+}
+
+Call read_call(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
+               const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
+               const Reader& reader) {
+  Call call;
+  if (cell < 0 || cell >= GATEWISE_CELL_COUNT || dtype < 0 || dtype > 3 || sizes.size() != 4 || backwards.empty() ||
+      backwards.size() > 2 || activations.size() > 5 || order.size() > 4 || mask_stride.size() != 3) {
+    throw nb::value_error("native engine: malformed call");
+  }
+  for (const int64_t size : sizes) {
+    if (size < 0) throw nb::value_error("native engine: malformed call");
+  }
+  call.cell = cell;
+  call.dtype = static_cast<DType>(dtype);
+  for (size_t k = 0; k < activations.size(); ++k) call.activation[k] = activations[k];
+  for (size_t g = 0; g < order.size(); ++g) call.slot[g] = order[g];
+  call.T = sizes[0], call.N = sizes[1], call.I = sizes[2], call.H = sizes[3];
+  call.D = static_cast<int>(backwards.size());
+  for (int d = 0; d < call.D; ++d) call.backwards[d] = backwards[d] != 0;
+
+  const int64_t G = static_cast<int64_t>(order.size()), D = call.D, TN = call.T * call.N, DH = D * call.H;
+  call.source = reader.input("source", TN * call.I);
+  call.recurrent_weight = reader.input("recurrent_weight", G * DH * call.H);
+  call.input_weight = reader.input("input_weight", G * DH * call.I);
+  call.bias = reader.input("bias", G * DH);
+  call.init_state = reader.input("init_state", call.N * DH);
+  call.init_cell = reader.input("init_cell", call.N * DH);
+  call.peephole = reader.input("peephole", G * DH);
+  call.secondary_bias = reader.input("secondary_bias", DH);
+  call.lengths = static_cast<const int64_t*>(memory<Array>(reader.get("lengths"), call.N, 8, "lengths"));
+  call.resets = static_cast<const uint8_t*>(memory<Array>(reader.get("resets"), TN, 1, "resets"));
+  int64_t mask_size = 1;
+  const int64_t extents[3] = {call.T, call.N, DH};
+  for (int axis = 0; axis < 3; ++axis) {
+    call.mask_stride[axis] = mask_stride[axis];
+    if (mask_stride[axis] != 0) mask_size *= extents[axis];
+  }
+  call.mask = reader.input("mask", mask_size);
+  return call;
+}
+
+void run(void (*function)(const Call&, gatewise::Watch&), const Call& call) {
+  gatewise::Watch watch;
+  watch.interrupted = interrupted;
+  {
+    nb::gil_scoped_release released;
+    function(call, watch);
+  }
+  if (watch.stop) throw nb::python_error();
+}
+
+void forward(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
+             const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
+             nb::dict arrays) {
+  const Reader reader{arrays, gatewise::size_of(static_cast<DType>(dtype))};
+  Call call = read_call(cell, activations, order, dtype, sizes, backwards, mask_stride, reader);
+  const int64_t TN = call.T * call.N, DH = call.D * call.H, G = static_cast<int64_t>(order.size());
+  call.state = reader.result("state", TN * DH);
+  call.cell_out = reader.result("cell", TN * DH);
+  call.z_state = reader.result("z_state", TN * G * DH);
+  run(gatewise::current_kernels().forward, call);
+}
+
+void gradients(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
+               const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
+               nb::dict arrays) {
+  const Reader reader{arrays, gatewise::size_of(static_cast<DType>(dtype))};
+  Call call = read_call(cell, activations, order, dtype, sizes, backwards, mask_stride, reader);
+  const int64_t TN = call.T * call.N, DH = call.D * call.H, G = static_cast<int64_t>(order.size());
+  call.source_gradient = reader.input("source_gradient", TN * DH);
+  call.state_gradient = reader.input("state_gradient", call.N * DH);
+  call.cell_gradient = reader.input("cell_gradient", call.N * DH);
+  call.z_given = reader.input("z_state", TN * G * DH);
+  call.cell_given = reader.input("cell_output", TN * DH);
+  call.output_given = reader.input("output", TN * DH);
+  call.cell_sequence_gradient = reader.input("cell_sequence_gradient", TN * DH);
+  call.z_state_gradient = reader.input("z_state_gradient", TN * G * DH);
+  call.d_source = reader.result("d_source", TN * call.I);
+  call.d_recurrent_weight = reader.result("d_recurrent_weight", G * DH * call.H);
+  call.d_input_weight = reader.result("d_input_weight", G * DH * call.I);
+  call.d_bias = reader.result("d_bias", G * DH);
+  call.d_peephole = reader.result("d_peephole", G * DH);
+  call.d_init_state = reader.result("d_init_state", call.N * DH);
+  call.d_init_cell = reader.result("d_init_cell", call.N * DH);
+  call.d_secondary_bias = reader.result("d_secondary_bias", DH);
+  run(gatewise::current_kernels().gradients, call);
+}
+
+void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> from,
+           nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu> to) {
+  if (from.size() != to.size()) throw nb::value_error("native engine: sizes differ");
+  gatewise::current_kernels().maths(function == "tanh" ? 0 : 1, from.data(), to.data(), static_cast<int64_t>(from.size()));
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  module.def("forward", &forward);
+  module.def("gradients", &gradients);
+  module.def("maths", &maths);
+  module.def("threads", &gatewise::threads);
+  module.def("set_threads", &gatewise::set_threads);
+  module.def("instruction_sets", &gatewise::instruction_sets);
+  module.def("instruction_set", [] { return std::string(gatewise::current_kernels().name); });
+  module.def("use_instruction_set", &gatewise::use_instruction_set);
+}

@@ -1,0 +1,73 @@
+// One call as the Python side hands it over: sizes, options and contiguous buffers. Nothing here depends on the
+// instruction set. Letters: T steps, N rows, I input features, H units, D directions, G gates.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace gatewise {
+
+enum class DType : int { float32 = 0, float16 = 1, bfloat16 = 2, float64 = 3 };
+
+inline int size_of(DType dtype) {
+  return dtype == DType::float64 ? 8 : dtype == DType::float32 ? 4 : 2;
+}
+
+struct Call {
+  int cell = 0;  // number in GATEWISE_CELLS
+  int activation[5] = {0, 0, 0, 0, 0};
+  int slot[4] = {0, 0, 0, 0};  // packed position of each of the cell's gates
+  DType dtype = DType::float32;
+  int64_t T = 0, N = 0, I = 0, H = 0;
+  int D = 1;
+  bool backwards[2] = {false, true};  // per direction: runs from the last step to the first
+
+  // Inputs, row-major and contiguous; null where not given.
+  const void* source = nullptr;            // [T, N, I], or [T, N, D*G*H] without input_weight
+  const void* recurrent_weight = nullptr;  // [D, G*H, H]
+  const void* input_weight = nullptr;      // [D, G*H, I]
+  const void* bias = nullptr;              // [D, G*H]
+  const void* init_state = nullptr;        // [N, D*H]
+  const void* init_cell = nullptr;         // [N, D*H]
+  const void* mask = nullptr;              // strides below, in elements; 0 along a broadcast axis
+  int64_t mask_stride[3] = {0, 0, 0};
+  const void* peephole = nullptr;          // [D, G*H]
+  const void* secondary_bias = nullptr;    // [D, H]
+  const int64_t* lengths = nullptr;        // [N]
+  const uint8_t* resets = nullptr;         // [T, N]
+
+  // Forward results; null where not asked for.
+  void* state = nullptr;    // [T, N, D*H]
+  void* cell_out = nullptr; // [T, N, D*H]
+  void* z_state = nullptr;  // [T, N, D*G*H]
+
+  // Gradient inputs (z_state, cell and output as the forward call made them) and results.
+  const void* source_gradient = nullptr;         // [T, N, D*H]
+  const void* state_gradient = nullptr;          // [N, D*H]
+  const void* cell_gradient = nullptr;           // [N, D*H]
+  const void* z_given = nullptr;                 // [T, N, D*G*H]
+  const void* cell_given = nullptr;              // [T, N, D*H]
+  const void* output_given = nullptr;            // [T, N, D*H]
+  const void* cell_sequence_gradient = nullptr;  // [T, N, D*H]
+  const void* z_state_gradient = nullptr;        // [T, N, D*G*H]
+  void* d_source = nullptr;
+  void* d_recurrent_weight = nullptr;
+  void* d_input_weight = nullptr;
+  void* d_bias = nullptr;
+  void* d_peephole = nullptr;
+  void* d_init_state = nullptr;
+  void* d_init_cell = nullptr;
+  void* d_secondary_bias = nullptr;
+
+  // Whether row n takes part in step t, and whether it starts afresh there.
+  bool active(int64_t t, int64_t n) const { return lengths == nullptr || t < lengths[n]; }
+  bool reset(int64_t t, int64_t n) const { return resets != nullptr && resets[t * N + n] != 0; }
+};
+
+// What the drivers ask of the caller while they run.
+struct Watch {
+  std::atomic<bool> stop{false};
+  bool (*interrupted)() = nullptr;  // asked now and then by the calling thread
+};
+
+}  // namespace gatewise

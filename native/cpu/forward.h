@@ -1,0 +1,408 @@
+// The forward run: all steps of a call inside one parallel region.
+//
+// For a chunk of steps the input products are made first, as one large product; then step by step each thread makes
+// the recurrent product of its rows and units, tile by tile, and applies the cell to the tile while it is in cache.
+#pragma once
+
+#include "cpu/run.h"
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+template <class Real>
+struct ForwardRun;
+
+// One step of one direction, as the pointwise maths sees it.
+template <class Real>
+struct ForwardStep {
+  const ForwardRun<Real>* run;
+  int direction;
+  int64_t t;       // input time of this step
+  int64_t next;    // input time of the step after it, -1 at the end
+  Real* x_rows;    // input products of this step, row n at x_rows + (n - first_row) * x_stride
+  int64_t first_row;
+  Real* next_operand;  // [N][stride]: phase 0's operand of the step after
+};
+
+template <class Real>
+using ForwardPointwise = void (*)(const ForwardStep<Real>&, int64_t block, int64_t first_row, int64_t rows, const Real* u);
+
+template <class Real>
+struct ForwardCell {
+  int gates = 1, phases = 1;
+  int first_gate[2] = {0, 0}, gate_count[2] = {1, 0};
+  ForwardPointwise<Real> pointwise[2] = {nullptr, nullptr};
+};
+
+template <class Real>
+struct ForwardRun {
+  const Call& call;
+  const ForwardCell<Real>& cell;
+  Watch& watch;
+  Arena& arena;
+  Layout units;
+  Grid grid;
+  int team = 1;
+  bool packed = true;                                // else the weights are used where they are: too few rows to repay it
+  int input_vectors = 1, phase_vectors[2] = {1, 1};  // tile widths
+  int64_t chunk = 1;                                 // steps whose input products are made together
+  int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
+  int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
+  Piece<Real> input_panels, phase_panels[2], bias, peephole, secondary_bias;
+  Piece<Real> x, operand[2], second_operand, gates, h, c, gathered, scratch;
+  Barrier everyone, group[256];
+
+  ForwardRun(const Call& call, const ForwardCell<Real>& cell, Watch& watch, Arena& arena)
+      : call(call), cell(cell), watch(watch), arena(arena) {}
+
+  int64_t block_columns() const { return cell.gates * units.width; }
+  int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
+  // Where block b's panels begin in each packed weight.
+  Real* input_panel(int d, int64_t b) const {
+    return input_panels.in(arena) + (d * units.blocks + b) * call.I * block_columns();
+  }
+  Real* phase_panel(int phase, int d, int64_t b) const {
+    return phase_panels[phase].in(arena) + (d * units.blocks + b) * call.H * phase_columns(phase);
+  }
+
+  void plan(int threads) {
+    packed = call.dtype != Native<Real>::dtype || call.T * call.N > 16;
+    const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
+    int least_gates = cell.gate_count[0];
+    if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
+    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, std::max(1, most / least_gates)));
+    const int64_t N = call.N;
+    const double R = static_cast<double>(cell.gates * units.padded * call.H);
+    int meets = cell.phases;
+    grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), meets,
+                       tile_rows(std::min(most, cell.gates * units.vectors)));
+    const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
+    const int width = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
+    input_vectors = tile_vectors(cell.gates * units.vectors, std::max(most, 3));
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      const int vectors = cell.gate_count[phase] * units.vectors;
+      phase_vectors[phase] = tile_vectors(vectors, vectors == 3 ? 3 : width);
+    }
+    x_stride = units.blocks * block_columns();
+    stride = spread<Real>(units.padded);
+    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
+    chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
+    a_rows = std::min<int64_t>(chunk * rows, 96);
+    a_stride = spread<Real>(call.I);
+
+    const int D = call.D;
+    arena.begin();
+    if (call.input_weight != nullptr) {
+      if (packed) input_panels.reserve(arena, D * x_stride * call.I);
+      x.reserve(arena, chunk * N * x_stride);
+      gathered.reserve(arena, grid.size() * a_rows * a_stride);
+    }
+    for (int phase = 0; packed && phase < cell.phases; ++phase) {
+      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H);
+    }
+    if (call.bias != nullptr) bias.reserve(arena, D * x_stride);
+    if (call.peephole != nullptr) peephole.reserve(arena, D * x_stride);
+    secondary_bias.reserve(arena, D * units.padded);
+    for (auto& each : operand) each.reserve(arena, N * stride);
+    if (cell.phases == 2) {
+      second_operand.reserve(arena, N * stride);
+      gates.reserve(arena, N * x_stride);
+    }
+    h.reserve(arena, N * units.padded);
+    c.reserve(arena, N * units.padded);
+    scratch.reserve(arena, grid.size() * most_rows * block_columns());
+    arena.allocate();
+    team = grid.size();
+    everyone.reset(team);
+    for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  // Packs every weight of one block of one direction.
+  void pack(int d, int64_t block) const {
+    constexpr int lanes = Vec<Real>::lanes;
+    const int64_t H = call.H, GH = cell.gates * H;
+    for (int g = 0; g < cell.gates; ++g) {
+      const int64_t row = d * GH + call.slot[g] * H;
+      const int phase = cell.phases == 2 && g >= cell.first_gate[1] ? 1 : 0;
+      for (int v = 0; v < units.vectors; ++v) {
+        const int64_t unit = block * units.width + v * lanes, count = H - unit;
+        // column `vector` of the block; tiles are consecutive panels of `wide` vectors
+        const auto place = [&](Real* panel, int vector, int wide, int64_t K) {
+          return panel + vector / wide * (K * wide * lanes) + vector % wide * lanes;
+        };
+        if (packed && call.input_weight != nullptr) {
+          Real* to = place(input_panel(d, block), g * units.vectors + v, input_vectors, call.I);
+          pack_transposed(to, input_vectors * lanes, call.input_weight, call.dtype, row + unit, call.I, count);
+        }
+        if (packed) {
+          const int vector = (g - cell.first_gate[phase]) * units.vectors + v;
+          Real* to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
+          pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
+        }
+        const int64_t at = d * x_stride + block * block_columns() + g * units.width + v * lanes;
+        if (call.bias != nullptr) pack_row(bias.in(arena) + at, lanes, call.bias, call.dtype, row + unit, count);
+        if (call.peephole != nullptr) {
+          pack_row(peephole.in(arena) + at, lanes, call.peephole, call.dtype, row + unit, count);
+        }
+      }
+    }
+    const int64_t unit = block * units.width;
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype, d * H + unit,
+             call.secondary_bias == nullptr ? 0 : H - unit);
+  }
+
+  // Initial carried state and cell, and phase 0's operand of the first step, for some rows and blocks.
+  void start(int d, int64_t t, const Range& rows, const Range& blocks) const {
+    constexpr int lanes = Vec<Real>::lanes;
+    for (int64_t n = rows.begin; n < rows.end; ++n) {
+      const int64_t end = std::min(blocks.end * units.width, call.H);
+      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
+        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit;
+        Vec<Real> state(0.0), cell_value(0.0);
+        if (call.init_state != nullptr) state = load_units<Real>(call.init_state, call.dtype, index, count);
+        if (call.init_cell != nullptr) cell_value = load_units<Real>(call.init_cell, call.dtype, index, count);
+        state.store(h.in(arena) + n * units.padded + unit);
+        cell_value.store(c.in(arena) + n * units.padded + unit);
+        next_operand(d, t, n, unit, state).store(operand[0].in(arena) + n * stride + unit);
+      }
+    }
+  }
+
+  // (reset ? 0 : state) * mask at step t.
+  GATEWISE_INLINE Vec<Real> next_operand(int d, int64_t t, int64_t n, int64_t unit, const Vec<Real>& state) const {
+    const Vec<Real> kept = call.reset(t, n) ? Vec<Real>(0.0) : state;
+    if (call.mask == nullptr) return kept;
+    return kept * load_mask<Real>(call, t, n, d * call.H + unit, call.H - unit);
+  }
+
+  // Products with some gates' rows of a weight as the caller gave it, for one block: C[row][gate][width].
+  void unpacked_products(const void* weight, int64_t K, int d, int first_gate, int gates, int64_t block, int64_t rows,
+                         const Real* A, int64_t lda, Real* C, int64_t ldc) const {
+    const int64_t H = call.H, unit = block * units.width;
+    for (int g = 0; g < gates; ++g) {
+      const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
+      dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K,
+                   C + g * units.width, ldc);
+    }
+  }
+
+  // Input products of steps t0..t1-1 for some rows and blocks, into `to`: row (t - t0) * rows.size() + n - rows.begin.
+  void input_products(int thread, int d, int64_t t0, int64_t t1, const Range& rows, const Range& blocks, Real* to) const {
+    const int64_t total = (t1 - t0) * rows.size(), I = call.I;
+    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && a_stride == I;
+    Real* own = gathered.in(arena) + thread * a_rows * a_stride;
+    for (int64_t done = 0; done < total; done += a_rows) {
+      const int64_t count = std::min(a_rows, total - done);
+      const Real* A = own;
+      if (direct) {
+        A = static_cast<const Real*>(call.source) + (t0 * call.N + done) * I;
+      } else {
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t t = t0 + (done + i) / rows.size(), n = rows.begin + (done + i) % rows.size();
+          read_run(own + i * a_stride, call.source, call.dtype, (t * call.N + n) * I, I);
+        }
+      }
+      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        if (!packed) {
+          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, a_stride,
+                            to + done * x_stride + block * block_columns(), x_stride);
+          continue;
+        }
+        const int tiles = cell.gates * units.vectors / input_vectors;
+        for (int tile = 0; tile < tiles; ++tile) {
+          const int64_t column = tile * input_vectors * Vec<Real>::lanes;
+          panel_product(count, I, A, a_stride, input_panel(d, block) + I * column, input_vectors,
+                        to + done * x_stride + block * block_columns() + column, x_stride, false);
+        }
+      }
+    }
+  }
+
+  // One phase of one step for some rows and blocks.
+  void phase(int thread, int number, const ForwardStep<Real>& step, const Real* A, const Range& rows,
+             const Range& blocks) const {
+    const int vectors = phase_vectors[number];
+    const int tiles = cell.gate_count[number] * units.vectors / vectors;
+    const int64_t columns = phase_columns(number), width = vectors * Vec<Real>::lanes;
+    Real* u = scratch.in(arena) + thread * most_rows * block_columns();
+    const Groups groups(rows.size(), tile_rows(vectors));
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      const Real* panel = packed ? phase_panel(number, step.direction, block) : nullptr;
+      for (int64_t g = 0; g < groups.count; ++g) {
+        const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
+        const auto product = tile_function<Real>(vectors, static_cast<int>(count));
+        if (!packed) {
+          unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
+                            block, count, A + n * stride, stride, u, columns);
+        }
+        for (int i = 0; packed && i < tiles; ++i) {
+          product(call.H, A + n * stride, stride, panel + i * call.H * width, u + i * width, columns, false);
+        }
+        cell.pointwise[number](step, block, n, count, u);
+      }
+    }
+  }
+
+  void thread(int id) {
+    Pulse pulse(watch, call.N * call.H);
+    for (int64_t item = id; item < call.D * units.blocks; item += team) {
+      pack(static_cast<int>(item / units.blocks), item % units.blocks);
+    }
+    if (!everyone.wait(watch.stop)) return;
+    const int row_part = id / grid.unit_parts;
+    const Range rows = part(call.N, grid.row_parts, row_part);
+    const Range blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    Barrier& meet = group[row_part];
+    Real* x_rows = call.input_weight == nullptr ? nullptr : x.in(arena) + rows.begin * chunk * x_stride;
+
+    for (int d = 0; d < call.D; ++d) {
+      const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
+      start(d, time(0), rows, blocks);
+      if (!meet.wait(watch.stop)) return;
+      for (int64_t first = 0; first < call.T; first += chunk) {
+        const int64_t last = std::min(first + chunk, call.T);
+        const int64_t t0 = std::min(time(first), time(last - 1));
+        if (x_rows != nullptr) input_products(id, d, t0, t0 + last - first, rows, blocks, x_rows);
+        for (int64_t place = first; place < last; ++place) {
+          const int64_t t = time(place);
+          ForwardStep<Real> step{this, d, t, place + 1 < call.T ? time(place + 1) : -1,
+                                 x_rows == nullptr ? nullptr : x_rows + (t - t0) * rows.size() * x_stride, rows.begin,
+                                 operand[(place + 1) % 2].in(arena)};
+          phase(id, 0, step, operand[place % 2].in(arena), rows, blocks);
+          if (!meet.wait(watch.stop)) return;
+          if (cell.phases == 2) {
+            phase(id, 1, step, second_operand.in(arena), rows, blocks);
+            if (!meet.wait(watch.stop)) return;
+          }
+          if (pulse.stopped(id == 0)) return;
+        }
+      }
+    }
+  }
+};
+
+// One vector of units of one active row. FULL: the call's dtype is Real and all lanes exist.
+template <class Real, class Cell, class Act, int PHASE, bool FULL>
+GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& act, int64_t block, int64_t n, int64_t at,
+                                    const Real* u) {
+  using V = Vec<Real>;
+  using Units = Access<Real, FULL>;
+  const ForwardRun<Real>& run = *step.run;
+  const Call& call = run.call;
+  const Arena& arena = run.arena;
+  constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
+  constexpr bool last_phase = PHASE == Cell::phases - 1;
+  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
+  const int64_t unit = block * width + at, left = H - unit;
+  const int d = step.direction;
+  const int64_t packed = d * run.x_stride + block * G * width + at;
+  const int64_t row = (step.t * call.N + n) * call.D + d;
+  const bool fresh = call.reset(step.t, n);
+  Real* h = run.h.in(arena) + n * padded + unit;
+  Real* c = run.c.in(arena) + n * padded + unit;
+
+  Forward<V, G> v;
+  v.h = fresh ? V(0.0) : V::load(h);
+  if constexpr (Cell::has_cell) v.c = fresh ? V(0.0) : V::load(c);
+  v.b2 = V::load(run.secondary_bias.in(arena) + d * padded + unit);
+  for (int k = 0; k < count; ++k) {
+    const int g = first + k;
+    v.u[g] = V::load(u + k * width + at);
+    if (step.x_rows != nullptr) {
+      v.x[g] = V::load(step.x_rows + (n - step.first_row) * run.x_stride + block * G * width + g * width + at);
+    } else {
+      v.x[g] = Units::load(call.source, call.dtype, row * G * H + call.slot[g] * H + unit, left);
+    }
+    if (call.bias != nullptr) v.x[g] = v.x[g] + V::load(run.bias.in(arena) + packed + g * width);
+    if constexpr (Cell::peephole) v.p[g] = V::load(run.peephole.in(arena) + packed + g * width);
+  }
+  if constexpr (Cell::phases == 2) {
+    v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
+    Real* kept = run.gates.in(arena) + n * run.x_stride + block * G * width + at;
+    for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * width);
+    Cell::template forward<PHASE>(act, v);
+    if constexpr (!last_phase) {
+      for (int g = first; g < first + count; ++g) v.gate[g].store(kept + g * width);
+      v.operand.store(run.second_operand.in(arena) + n * run.stride + unit);
+    }
+  } else {
+    Cell::template forward<PHASE>(act, v);
+  }
+  if constexpr (last_phase) {
+    v.h_next.store(h);
+    if constexpr (Cell::has_cell) v.c_next.store(c);
+    if (step.next >= 0) {
+      run.next_operand(d, step.next, n, unit, v.h_next).store(step.next_operand + n * run.stride + unit);
+    }
+    Units::store(call.state, call.dtype, row * H + unit, v.h_next, left);
+    if constexpr (Cell::has_cell) {
+      if (call.cell_out != nullptr) Units::store(call.cell_out, call.dtype, row * H + unit, v.c_next, left);
+    }
+    if (call.z_state != nullptr) {
+      for (int g = 0; g < G; ++g) {
+        Units::store(call.z_state, call.dtype, row * G * H + call.slot[g] * H + unit, v.gate[g], left);
+      }
+    }
+  }
+}
+
+// A row that takes no part in this step: its results are 0 and its state goes on.
+template <class Real, class Cell>
+__attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, int64_t block, int64_t n) {
+  using V = Vec<Real>;
+  const ForwardRun<Real>& run = *step.run;
+  const Call& call = run.call;
+  const int64_t row = (step.t * call.N + n) * call.D + step.direction;
+  for (int64_t at = 0; at < run.units.width; at += V::lanes) {
+    const int64_t unit = block * run.units.width + at, left = call.H - unit;
+    if (left <= 0) break;
+    const V zero(0.0), h = V::load(run.h.in(run.arena) + n * run.units.padded + unit);
+    if (step.next >= 0) {
+      run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + n * run.stride + unit);
+    }
+    store_units<Real>(call.state, call.dtype, row * call.H + unit, zero, left);
+    if (call.cell_out != nullptr) store_units<Real>(call.cell_out, call.dtype, row * call.H + unit, zero, left);
+    for (int g = 0; call.z_state != nullptr && g < Cell::gates; ++g) {
+      store_units<Real>(call.z_state, call.dtype, (row * Cell::gates + call.slot[g]) * call.H + unit, zero, left);
+    }
+  }
+}
+
+// The cell's maths on `rows` rows of one block, given their recurrent products u: [rows][gates of the phase][width].
+template <class Real, class Cell, class Act, int PHASE>
+void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* u) {
+  constexpr int lanes = Vec<Real>::lanes;
+  const ForwardRun<Real>& run = *step.run;
+  const Call& call = run.call;
+  const Act act = make_activations<Act>(call);
+  const int64_t width = run.units.width, columns = Cell::gate_count[PHASE] * width;
+  const int64_t exist = std::min(width, call.H - block * width);
+  const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
+  for (int64_t i = 0; i < rows; ++i, u += columns) {
+    const int64_t n = first_row + i;
+    if (!call.active(step.t, n)) {
+      if (PHASE == Cell::phases - 1) forward_inactive<Real, Cell>(step, block, n);
+      continue;
+    }
+    int64_t at = 0;
+    for (; at < full; at += lanes) forward_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, u);
+    for (; at < exist; at += lanes) forward_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, u);
+  }
+}
+
+template <class Real, class Cell, class Act>
+ForwardCell<Real> make_forward_cell() {
+  ForwardCell<Real> cell;
+  cell.gates = Cell::gates;
+  cell.phases = Cell::phases;
+  for (int phase = 0; phase < Cell::phases; ++phase) {
+    cell.first_gate[phase] = Cell::first_gate[phase];
+    cell.gate_count[phase] = Cell::gate_count[phase];
+  }
+  cell.pointwise[0] = forward_pointwise<Real, Cell, Act, 0>;
+  if constexpr (Cell::phases == 2) cell.pointwise[1] = forward_pointwise<Real, Cell, Act, 1>;
+  return cell;
+}
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

@@ -1,0 +1,81 @@
+// Compiled once per instruction set, into the namespace GATEWISE_ISA.
+#include "cpu/kernels.h"
+
+#include "cpu/forward.h"
+#include "cpu/gradient_cells.h"
+
+#define GATEWISE_TEXT_(name) #name
+#define GATEWISE_TEXT(name) GATEWISE_TEXT_(name)
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+template <class Cell>
+bool default_activations(const Call& call) {
+  for (int k = 0; k < Cell::activations; ++k) {
+    if (call.activation[k] != Cell::Default::code[k]) return false;
+  }
+  return true;
+}
+
+// Calls make<Real, Cell, Act>() for the call's cell; only float32 arithmetic has the default activations compiled in.
+#define GATEWISE_PICK(make)                                                                                     \
+  template <class Real>                                                                                         \
+  auto pick_##make(const Call& call) {                                                                          \
+    switch (call.cell) { GATEWISE_CELLS(GATEWISE_CASE_##make) }                                                 \
+    return make<Real, SingleGate, AnyActivations>();                                                            \
+  }
+#define GATEWISE_CASE(make, number, Cell)                                                                       \
+  case number:                                                                                                  \
+    if constexpr (std::is_same_v<Real, float>) {                                                                \
+      if (default_activations<Cell>(call)) return make<Real, Cell, typename Cell::Default>();                   \
+    }                                                                                                           \
+    return make<Real, Cell, AnyActivations>();
+#define GATEWISE_CASE_make_forward_cell(number, Cell) GATEWISE_CASE(make_forward_cell, number, Cell)
+#define GATEWISE_CASE_make_gradient_cell(number, Cell) GATEWISE_CASE(make_gradient_cell, number, Cell)
+GATEWISE_PICK(make_forward_cell)
+GATEWISE_PICK(make_gradient_cell)
+
+template <template <class> class Run, class Real, class Cell>
+void run(const Call& call, Watch& watch, const Cell& cell) {
+  Arena& arena = thread_arena();
+  Claim claim(threads());
+  auto run = std::make_unique<Run<Real>>(call, cell, watch, arena);
+  run->plan(claim.size());
+  claim.run([&](int id) {
+    if (id < run->team) run->thread(id);
+  });
+  arena.end();
+}
+
+void forward(const Call& call, Watch& watch) {
+  if (call.dtype == DType::float64) {
+    run<ForwardRun, double>(call, watch, pick_make_forward_cell<double>(call));
+  } else {
+    run<ForwardRun, float>(call, watch, pick_make_forward_cell<float>(call));
+  }
+}
+
+void gradients(const Call& call, Watch& watch) {
+  if (call.dtype == DType::float64) {
+    run<GradientRun, double>(call, watch, pick_make_gradient_cell<double>(call));
+  } else {
+    run<GradientRun, float>(call, watch, pick_make_gradient_cell<float>(call));
+  }
+}
+
+void maths(int function, const float* from, float* to, int64_t count) {
+  constexpr int lanes = Vec<float>::lanes;
+  for (int64_t i = 0; i < count; i += lanes) {
+    const Vec<float> x = load_units<float>(from, DType::float32, i, count - i);
+    store_units<float>(to, DType::float32, i, function == 0 ? tanh(x) : sigmoid(x), count - i);
+  }
+}
+
+const Kernels& kernels() {
+  static const Kernels table{GATEWISE_TEXT(GATEWISE_ISA), GATEWISE_VECTOR_BYTES, forward, gradients, maths};
+  return table;
+}
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

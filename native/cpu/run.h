@@ -1,0 +1,228 @@
+// What forward and gradient runs share: the cell as the drivers see it, the layout of units, the division of work and
+// the scratch memory.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <memory>
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+
+#include "cells/cells.h"
+#include "cpu/product.h"
+#include "cpu/team.h"
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+// Units are handled in blocks of `width`; inside the engine the gates of a block lie together: [block][gate][width].
+struct Layout {
+  int vectors = 1;  // vectors per block and gate
+  int64_t width = 0, blocks = 0, padded = 0;
+
+  template <class Real>
+  static Layout make(int64_t H, int vectors) {
+    Layout layout;
+    layout.vectors = vectors;
+    layout.width = vectors * Vec<Real>::lanes;
+    layout.blocks = (H + layout.width - 1) / layout.width;
+    layout.padded = layout.blocks * layout.width;
+    return layout;
+  }
+};
+
+// The widest block, up to `most` vectors, that pads H by little more than one vector does.
+template <class Real>
+inline int vectors_per_block(int64_t H, int most) {
+  const int64_t least = Layout::make<Real>(H, 1).padded;
+  for (int vectors = most; vectors > 1; vectors /= 2) {
+    if (Layout::make<Real>(H, vectors).padded * 8 <= least * 9) return vectors;
+  }
+  return 1;
+}
+
+// A row length that keeps the rows of a tile out of each other's way in the cache: not a multiple of 1 KiB.
+template <class Real>
+inline int64_t spread(int64_t length) {
+  return length + (length * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+}
+
+// The tile width for panels of `vectors` vectors: the most that divides them.
+inline int tile_vectors(int vectors, int most) {
+  for (int width = std::min(most, vectors); width > 1; --width) {
+    if (vectors % width == 0) return width;
+  }
+  return 1;
+}
+
+// Activations chosen by the caller: one call per vector, switched on its code.
+template <class Real>
+__attribute__((noinline)) Vec<Real> activate_any(int code, const Vec<Real>& x) {
+  switch (code) {
+    case 0: return gatewise::activate<0>(x);
+    case 1: return gatewise::activate<1>(x);
+    case 2: return gatewise::activate<2>(x);
+    case 3: return gatewise::activate<3>(x);
+    default: return gatewise::activate<4>(x);
+  }
+}
+template <class Real>
+__attribute__((noinline)) Vec<Real> slope_any(int code, const Vec<Real>& y) {
+  switch (code) {
+    case 0: return gatewise::slope<0>(y);
+    case 1: return gatewise::slope<1>(y);
+    case 2: return gatewise::slope<2>(y);
+    case 3: return gatewise::slope<3>(y);
+    default: return gatewise::slope<4>(y);
+  }
+}
+struct AnyActivations {
+  const int* code;
+  template <int K, class V>
+  GATEWISE_INLINE V activate(const V& x) const {
+    return activate_any(code[K], x);
+  }
+  template <int K, class V>
+  GATEWISE_INLINE V slope(const V& y) const {
+    return slope_any(code[K], y);
+  }
+};
+
+template <class Act>
+GATEWISE_INLINE Act make_activations(const Call& call) {
+  if constexpr (std::is_same_v<Act, AnyActivations>) {
+    return AnyActivations{call.activation};
+  } else {
+    (void)call;
+    return Act{};
+  }
+}
+
+// Scratch memory of one call: reserved piece by piece, then allocated at once. Kept by the thread for its next call
+// unless it is large.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena() { std::free(memory_); }
+
+  void begin() { used_ = 0; }
+  int64_t reserve(int64_t bytes) {
+    const int64_t at = used_;
+    used_ += (bytes + 63) / 64 * 64 + 64;  // a line between pieces keeps neighbours from sharing one
+    return at;
+  }
+  void allocate() {
+    if (used_ <= size_) return;
+    std::free(memory_);
+    memory_ = nullptr;
+    size_ = 0;
+    void* memory = nullptr;
+    constexpr int64_t huge = 2 << 20;
+    const int64_t alignment = used_ >= huge ? huge : 64;
+    if (posix_memalign(&memory, alignment, static_cast<size_t>(used_)) != 0) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+    if (used_ >= huge) madvise(memory, static_cast<size_t>(used_), MADV_HUGEPAGE);  // fewer faults and TLB misses
+#endif
+    memory_ = static_cast<char*>(memory);
+    size_ = used_;
+  }
+  void end() {
+    if (size_ <= keep) return;
+    std::free(memory_);
+    memory_ = nullptr;
+    size_ = 0;
+  }
+  template <class Real>
+  Real* at(int64_t offset) const {
+    return reinterpret_cast<Real*>(memory_ + offset);
+  }
+  static constexpr int64_t keep = 128 << 20;
+
+ private:
+  char* memory_ = nullptr;
+  int64_t size_ = 0, used_ = 0;
+};
+
+inline Arena& thread_arena() {
+  static thread_local Arena arena;
+  return arena;
+}
+
+// A piece of the arena, as an array of Real.
+template <class Real>
+struct Piece {
+  int64_t offset = 0;
+  void reserve(Arena& arena, int64_t count) { offset = arena.reserve(count * static_cast<int64_t>(sizeof(Real))); }
+  Real* in(const Arena& arena) const { return arena.at<Real>(offset); }
+};
+
+// How a team shares one direction: `row_parts` groups of rows, each shared by `unit_parts` threads that meet at a
+// barrier after every product.
+struct Grid {
+  int row_parts = 1, unit_parts = 1;
+  int size() const { return row_parts * unit_parts; }
+};
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+inline Range part(int64_t total, int parts, int number) {
+  return {total * number / parts, total * (number + 1) / parts};
+}
+
+// Picks the grid with the least estimated time per step, in cycles of one core. `bytes` is R as packed.
+inline Grid choose_grid(int threads, int64_t N, int64_t blocks, double flops, double bytes, int barriers, int rows_per_tile) {
+  Grid best;
+  double least = 1e300;
+  for (int unit_parts = 1; unit_parts <= threads; ++unit_parts) {
+    if (unit_parts > blocks) break;
+    const int row_parts = static_cast<int>(std::min<int64_t>(threads / unit_parts, std::max<int64_t>(N, 1)));
+    const double rows = static_cast<double>((N + row_parts - 1) / row_parts);
+    const double share = static_cast<double>((blocks + unit_parts - 1) / unit_parts) / static_cast<double>(blocks);
+    // A tile of few rows costs nearly as much as a full one: it is bound by reading R.
+    const double full = static_cast<double>(rows_per_tile);
+    const double groups = static_cast<double>((static_cast<int64_t>(rows) + rows_per_tile - 1) / rows_per_tile);
+    const double tiles = groups * std::max(rows / groups, full * 0.5) / full;
+    const double compute = flops / static_cast<double>(std::max<int64_t>(N, 1)) * full * tiles * share / 32.0;
+    const double traffic = bytes * share / (bytes * share < 700e3 ? 40.0 : 12.0);
+    const double meet = unit_parts > 1 ? barriers * (700.0 + 120.0 * unit_parts) : 0.0;
+    const double cost = std::max(compute, traffic) + 0.25 * std::min(compute, traffic) + meet;
+    if (cost < least * 0.999) {
+      least = cost;
+      best = {row_parts, unit_parts};
+    }
+  }
+  return best;
+}
+
+// Lets the calling thread look for Ctrl-C about ten times a second.
+class Pulse {
+ public:
+  // `work` is the size of a step: looking at the clock is not free beside a tiny one.
+  Pulse(Watch& watch, int64_t work) : watch_(watch), period_(work > 4096 ? 1 : 32), last_(Clock::now()) {}
+  bool stopped(bool is_caller) {
+    if (is_caller && watch_.interrupted != nullptr && ++count_ % period_ == 0) {
+      const auto now = Clock::now();
+      if (now - last_ > std::chrono::milliseconds(100)) {
+        last_ = now;
+        if (watch_.interrupted()) watch_.stop.store(true, std::memory_order_relaxed);
+      }
+    }
+    return watch_.stop.load(std::memory_order_relaxed);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Watch& watch_;
+  uint32_t period_;
+  Clock::time_point last_;
+  uint32_t count_ = 0;
+};
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

@@ -1,0 +1,156 @@
+#include "cpu/team.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace gatewise {
+
+// How long a worker or a waiting caller spins before it sleeps: about 100 microseconds.
+static constexpr int spins_before_sleep = 4000;
+static constexpr int most_threads = 256;
+
+struct Worker {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<const std::function<void(int)>*> task{nullptr};
+  int number = 0;
+  bool claimed = false;  // guarded by the pool's mutex
+};
+
+namespace {
+
+struct Pool {
+  std::mutex mutex;
+  std::vector<Worker*> workers;
+};
+
+// Never destroyed: workers may still be asleep when the process ends.
+Pool* pool = new Pool;
+
+// A forked child has none of its parent's threads: it starts with an empty pool of its own.
+const int fork_handler = pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+
+int default_threads() {
+  if (const char* text = std::getenv("GATEWISE_THREADS")) {
+    const int count = std::atoi(text);
+    if (count >= 1) return std::min(count, most_threads);
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::clamp(CPU_COUNT(&set), 1, most_threads);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most_threads);
+}
+
+std::atomic<int> wanted_threads{0};
+
+void work(Worker* self) {
+  for (;;) {
+    const std::function<void(int)>* task = nullptr;
+    for (int spin = 0; spin < spins_before_sleep; ++spin) {
+      task = self->task.load(std::memory_order_acquire);
+      if (task != nullptr) break;
+      relax();
+    }
+    if (task == nullptr) {
+      std::unique_lock<std::mutex> lock(self->mutex);
+      self->changed.wait(lock, [&] { return self->task.load(std::memory_order_acquire) != nullptr; });
+      task = self->task.load(std::memory_order_acquire);
+    }
+    (*task)(self->number);
+    self->task.store(nullptr, std::memory_order_release);
+  }
+}
+
+}  // namespace
+
+int threads() {
+  int count = wanted_threads.load();
+  if (count == 0) {
+    count = default_threads();
+    wanted_threads.store(count);
+  }
+  return count;
+}
+
+void set_threads(int count) { wanted_threads.store(std::clamp(count, 1, most_threads)); }
+
+bool Barrier::wait(const std::atomic<bool>& stop) {
+  if (count_ == 1) return !stop.load(std::memory_order_relaxed);
+  const uint32_t round = round_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == count_ - 1) {
+    arrived_.store(0, std::memory_order_relaxed);
+    round_.store(round + 1, std::memory_order_release);
+    return true;
+  }
+  for (int spin = 0; round_.load(std::memory_order_acquire) == round; ++spin) {
+    if (stop.load(std::memory_order_relaxed)) return false;
+    if (spin < spins_before_sleep) {
+      relax();
+    } else {
+      sched_yield();
+    }
+  }
+  return true;
+}
+
+Claim::Claim(int wanted) {
+  wanted = std::clamp(wanted, 1, most_threads);
+  if (wanted == 1) return;
+  std::lock_guard<std::mutex> lock(pool->mutex);
+  for (Worker* worker : pool->workers) {
+    if (size_ == wanted) return;
+    if (!worker->claimed) {
+      worker->claimed = true;
+      workers_[size_++ - 1] = worker;
+    }
+  }
+  while (size_ < wanted && static_cast<int>(pool->workers.size()) < std::max(wanted, threads()) - 1) {
+    Worker* worker = new Worker;
+    try {
+      std::thread(work, worker).detach();
+    } catch (...) {  // the system refuses more threads: go on with what there is
+      delete worker;
+      return;
+    }
+    worker->claimed = true;
+    pool->workers.push_back(worker);
+    workers_[size_++ - 1] = worker;
+  }
+}
+
+Claim::~Claim() {
+  if (size_ == 1) return;
+  std::lock_guard<std::mutex> lock(pool->mutex);
+  for (int i = 0; i < size_ - 1; ++i) workers_[i]->claimed = false;
+}
+
+void Claim::run(const std::function<void(int)>& body) {
+  for (int i = 0; i < size_ - 1; ++i) {
+    Worker* worker = workers_[i];
+    worker->number = i + 1;
+    {
+      std::lock_guard<std::mutex> lock(worker->mutex);
+      worker->task.store(&body, std::memory_order_release);
+    }
+    worker->changed.notify_one();
+  }
+  body(0);
+  for (int i = 0; i < size_ - 1; ++i) {
+    for (int spin = 0; workers_[i]->task.load(std::memory_order_acquire) != nullptr; ++spin) {
+      if (spin < spins_before_sleep) {
+        relax();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+}
+
+}  // namespace gatewise

@@ -1,0 +1,164 @@
+// A vector of floats or doubles as wide as the instruction set, with the functions the emitted cells need.
+// Written with the compiler's vector types, so the same source serves SSE2, AVX2, AVX-512 and NEON.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define GATEWISE_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#define GATEWISE_VECTOR_BYTES 64
+#define GATEWISE_VECTOR_REGISTERS 32
+#elif defined(__AVX2__)
+#define GATEWISE_VECTOR_BYTES 32
+#define GATEWISE_VECTOR_REGISTERS 16
+#elif defined(__aarch64__)
+#define GATEWISE_VECTOR_BYTES 16
+#define GATEWISE_VECTOR_REGISTERS 32
+#else
+#define GATEWISE_VECTOR_BYTES 16
+#define GATEWISE_VECTOR_REGISTERS 16
+#endif
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+template <class T>
+struct Integer;
+template <>
+struct Integer<float> {
+  using type = int32_t;
+};
+template <>
+struct Integer<double> {
+  using type = int64_t;
+};
+
+template <class T>
+struct Vec {
+  static constexpr int lanes = GATEWISE_VECTOR_BYTES / sizeof(T);
+  typedef T Native __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  typedef typename Integer<T>::type Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+
+  Native v;
+
+  Vec() = default;
+  GATEWISE_INLINE Vec(Native native) : v(native) {}
+  GATEWISE_INLINE Vec(double scalar) {
+    for (int i = 0; i < lanes; ++i) v[i] = static_cast<T>(scalar);
+  }
+
+  static GATEWISE_INLINE Vec load(const T* from) {
+    Vec result;
+    std::memcpy(&result.v, from, sizeof(Native));
+    return result;
+  }
+  GATEWISE_INLINE void store(T* to) const { std::memcpy(to, &v, sizeof(Native)); }
+
+  // The first `count` lanes only, 0 < count <= lanes: the others read as 0 and are not written.
+  static GATEWISE_INLINE Vec load_part(const T* from, int64_t count) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec((Native)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));
+    } else {
+      return Vec((Native)_mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << count) - 1), from));
+    }
+#else
+    T some[lanes] = {};
+    for (int64_t i = 0; i < count; ++i) some[i] = from[i];
+    return load(some);
+#endif
+  }
+  GATEWISE_INLINE void store_part(T* to, int64_t count) const {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), (__m512)v);
+    } else {
+      _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1u << count) - 1), (__m512d)v);
+    }
+#else
+    T some[lanes];
+    store(some);
+    for (int64_t i = 0; i < count; ++i) to[i] = some[i];
+#endif
+  }
+
+  friend GATEWISE_INLINE Vec operator+(const Vec& a, const Vec& b) { return Vec(a.v + b.v); }
+  friend GATEWISE_INLINE Vec operator-(const Vec& a, const Vec& b) { return Vec(a.v - b.v); }
+  friend GATEWISE_INLINE Vec operator*(const Vec& a, const Vec& b) { return Vec(a.v * b.v); }
+  friend GATEWISE_INLINE Vec operator/(const Vec& a, const Vec& b) { return Vec(a.v / b.v); }
+  friend GATEWISE_INLINE Mask operator<(const Vec& a, const Vec& b) { return a.v < b.v; }
+};
+
+GATEWISE_INLINE Vec<float> select(const Vec<float>::Mask& condition, const Vec<float>& a, const Vec<float>& b) {
+  return Vec<float>(condition ? a.v : b.v);
+}
+GATEWISE_INLINE Vec<double> select(const Vec<double>::Mask& condition, const Vec<double>& a, const Vec<double>& b) {
+  return Vec<double>(condition ? a.v : b.v);
+}
+
+// exp to about 1 ulp: x = n ln 2 + r, a polynomial in r, then 2^n put together from bits. Below -87.3 it stays at the
+// smallest normal number; above 88.7 it is infinite; NaN passes through.
+GATEWISE_INLINE Vec<float> exp(const Vec<float>& argument) {
+  using V = Vec<float>;
+  V x = select(argument < V(-87.3f), V(-87.3f), argument);
+  x = select(V(88.8f) < x, V(88.8f), x);
+  const V magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const V shifted = x * V(1.44269504088896f) + magic;
+  const V n = shifted - magic;
+  V r = x - n * V(0.693359375f);
+  r = r - n * V(-2.12194440e-4f);
+  V p(0.0013814466074109077f);
+  p = p * r + V(0.008368780836462975f);
+  p = p * r + V(0.04166839271783829f);
+  p = p * r + V(0.1666651964187622f);
+  p = p * r + V(0.4999999403953552f);
+  p = p * r * r + r + V(1.0f);
+  V::Mask bits;
+  std::memcpy(&bits, &shifted.v, sizeof bits);
+  bits = (bits + 127) << 23;  // the magic number's own bits fall off the top
+  V scale;
+  std::memcpy(&scale.v, &bits, sizeof bits);
+  return p * scale;
+}
+
+GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
+  return Vec<float>(1.0f) / (Vec<float>(1.0f) + exp(Vec<float>(0.0f) - x));
+}
+
+// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
+  using V = Vec<float>;
+  const V z = x * x;
+  V p(-0.005717040505260229f);
+  p = p * z + V(0.020650582388043404f);
+  p = p * z + V(-0.05374349653720856f);
+  p = p * z + V(0.13331490755081177f);
+  p = p * z + V(-0.3333328366279602f);
+  const V near = x + x * z * p;
+  const V far = V(1.0f) - V(2.0f) / (exp(x + x) + V(1.0f));
+  return select(z < V(0.390625f), near, far);
+}
+
+// float64 is for checking: the C library lane by lane.
+template <class F>
+GATEWISE_INLINE Vec<double> lane_by_lane(const Vec<double>& x, F function) {
+  Vec<double> result;
+  for (int i = 0; i < Vec<double>::lanes; ++i) result.v[i] = function(x.v[i]);
+  return result;
+}
+GATEWISE_INLINE Vec<double> tanh(const Vec<double>& x) {
+  return lane_by_lane(x, [](double a) { return std::tanh(a); });
+}
+GATEWISE_INLINE Vec<double> sigmoid(const Vec<double>& x) {
+  return lane_by_lane(x, [](double a) { return 1.0 / (1.0 + std::exp(-a)); });
+}
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

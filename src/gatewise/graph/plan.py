@@ -1,0 +1,248 @@
+"""A plan: what one combination of targets and operations has to run, in which order, and when results are let go."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import GatewiseError
+from .builder import located
+from .place import RUN_NUMBER, Place, numpy_place
+from .rules import Attributes
+from .tensor import Operation, Shape, ShapedType, Tensor
+
+_FOLDED_BYTES = 1 << 20  # a folded constant may be this large, or as large as what it was made of
+_KEY_BYTES = 4096  # constants up to this size are compared by value
+
+_ONE, _SEVERAL, _READ, _ASSIGN = range(4)
+_RANDOM = ("random_tensor", "dropout_mask")
+
+Observer = Callable[[Operation, float, Sequence[Any]], None]
+
+
+@contextmanager
+def _errors_of(current: Callable[[], Operation | None]) -> Iterator[None]:
+    """Errors raised inside name the operation that was running and the line that made it."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        operation = current()
+        if operation is None:
+            raise
+        known = error if isinstance(error, GatewiseError) else GatewiseError(str(error) or type(error).__name__)
+        raise located(known, operation.kind, operation.name, operation.line) from error
+
+
+def needed(targets: Sequence[Tensor], operations: Sequence[Operation]) -> list[Operation]:
+    """Everything that has to run, in the order it was made."""
+    found: set[Operation] = set()
+    waiting = [*(tensor.operation for tensor in targets), *operations]
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting.extend(tensor.operation for tensor in operation.inputs)
+            waiting.extend(operation.control)
+    return sorted(found, key=lambda operation: operation.number)
+
+
+def _comparable(value: Any) -> Any:
+    """An attribute in a form that equal attributes share."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape, value.tobytes()) if value.nbytes <= _KEY_BYTES else id(value)
+    return value
+
+
+@dataclass(slots=True)
+class Step:
+    """One operation of a plan. Slots number the values of a run; -1 is a result nobody uses."""
+
+    mode: int
+    operation: Operation
+    evaluate: Callable[..., Any]
+    attributes: Attributes
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    copy: bool = False  # of an assigned value that something else may share
+    frees: tuple[int, ...] = ()  # slots used here for the last time
+
+
+class Plan:
+    """Made once for (targets, operations, place), then run as often as wanted, by several threads at once."""
+
+    def __init__(self, targets: Sequence[Tensor], operations: Sequence[Operation], place: Place) -> None:
+        self.place = place
+        self.steps: list[Step] = []
+        self.placeholders: dict[Tensor, int] = {}
+        self.variables: dict[Operation, int] = {}
+        self.checked: set[tuple[Shape, ...]] = set()
+        self._slots: dict[Tensor, int] = {}  # several tensors may share a slot: equal operations are merged
+        self._constants: dict[int, np.ndarray[Any, Any]] = {}
+        self._number = 0
+        self._schedule(needed(targets, operations))
+        self._targets = [self._slots[tensor] for tensor in targets]
+        self._finish(targets)
+        self.random = any(step.operation.kind in _RANDOM for step in self.steps)
+        self.assigns = any(step.mode == _ASSIGN for step in self.steps)
+
+    def _new_slots(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
+        slots = []
+        for tensor in tensors:
+            self._slots[tensor] = self._number
+            slots.append(self._number)
+            self._number += 1
+        return tuple(slots)
+
+    def _schedule(self, operations: list[Operation]) -> None:
+        """Number the values, merge equal operations, fold constants, and list the steps that remain."""
+        seen: dict[Any, Operation] = {}
+        for operation in operations:
+            rule = operation.rule
+            if rule.kind == "placeholder":
+                (self.placeholders[operation.results[0]],) = self._new_slots(operation.results)
+                continue
+            if rule.kind == "variable":
+                (self.variables[operation],) = self._new_slots(operation.results)
+                continue
+            inputs = tuple([self._slots[tensor] for tensor in operation.inputs])
+            if rule.pure and not operation.control:
+                key = (rule.kind, inputs, *map(_comparable, operation.attributes.values()))
+                twin = seen.setdefault(key, operation)
+                if twin is not operation:
+                    for mine, its in zip(operation.results, twin.results, strict=True):
+                        self._slots[mine] = self._slots[its]
+                    continue
+                if not rule.several and self._fold(operation, inputs):
+                    continue
+            mode = _SEVERAL if rule.several else {"read_variable": _READ, "assign": _ASSIGN}.get(rule.kind, _ONE)
+            results = self._new_slots(operation.results)
+            self.steps.append(Step(mode, operation, rule.evaluate, operation.attributes, inputs, results))
+
+    def _fold(self, operation: Operation, inputs: tuple[int, ...]) -> bool:
+        """Compute an operation of constants now, unless its result is much larger than what it is made of."""
+        constants = self._constants
+        if not all(slot in constants for slot in inputs):
+            return False
+        arrays = [constants[slot] for slot in inputs]
+        (result,) = operation.results
+        if None in result.shape:
+            return False
+        size = math.prod(result.shape) * result.dtype.itemsize  # type: ignore[arg-type]
+        if operation.kind != "constant" and size > max(_FOLDED_BYTES, sum(array.nbytes for array in arrays)):
+            return False
+        with np.errstate(all="ignore"), _errors_of(lambda: operation):
+            value = np.asarray(operation.rule.evaluate(numpy_place(), operation.attributes, *arrays))
+        (slot,) = self._new_slots(operation.results)
+        constants[slot] = value
+        return True
+
+    def _finish(self, targets: Sequence[Tensor]) -> None:
+        """Decide what is computed and kept: unused results, last uses, copies."""
+        constants = set(self._constants)
+        used = set(self._targets)
+        for step in self.steps:
+            used.update(step.inputs)
+        last: dict[int, Step] = {}
+        views = set(constants) | set(self.placeholders.values()) | set(self.variables.values())
+        assigned: set[int] = set()
+        for step in self.steps:
+            if step.operation.rule.view:
+                views.update(step.results)
+            if step.mode == _ASSIGN:
+                step.copy = step.inputs[1] in views
+                assigned.add(step.inputs[1])
+            for slot in step.inputs:
+                last[slot] = step
+            flags = tuple([slot in used for slot in step.results])
+            if step.operation.rule.specialise is not None:
+                step.attributes = step.operation.rule.specialise(step.attributes, flags)
+            step.results = tuple([slot if flag else -1 for slot, flag in zip(step.results, flags, strict=True)])
+        kept = set(self._targets) | constants
+        for slot, step in last.items():
+            if slot not in kept:
+                step.frees = (*step.frees, slot)
+        # The caller may write into what he is handed: copy what the graph, a variable or another target still needs.
+        self.copies = [
+            slot in views or slot in assigned or slot in self._targets[:number] for number, slot in enumerate(self._targets)
+        ]
+        self._template: list[Any] = [None] * self._number
+        for slot, value in self._constants.items():
+            if slot in used:
+                self._template[slot] = self.place.move(value)
+
+    def check(self, feeds: Sequence[Shape]) -> None:
+        """Infer every shape again with those of the feeds, so that a misfit is found before any work."""
+        types: dict[int, Any] = dict(self._constants)
+        for (tensor, slot), shape in zip(self.placeholders.items(), feeds, strict=True):
+            types[slot] = ShapedType(shape, tensor.dtype)
+        for operation, slot in self.variables.items():
+            types[slot] = operation.results[0]
+        for step in self.steps:
+            operation = step.operation
+            try:
+                results = operation.rule.shape(operation.attributes, *[types[slot] for slot in step.inputs])
+            except GatewiseError as error:
+                raise located(error, operation.kind, operation.name, operation.line) from None
+            for slot, result in zip(step.results, results, strict=True):
+                types[slot] = ShapedType(*result)
+        if len(self.checked) > 1000:
+            self.checked.clear()
+        self.checked.add(tuple(feeds))
+
+    def run(
+        self, feeds: Sequence[Any], variables: Sequence[Any], number: int, observe: Observer | None = None
+    ) -> tuple[list[Any], dict[Operation, Any]]:
+        """The targets' arrays, and the new values of assigned variables, which nobody has seen yet.
+
+        `feeds` are in the order of `placeholders`, `variables` in the order of `variables`, all of them here.
+        """
+        slots = self._template.copy()
+        for slot, array in zip(self.placeholders.values(), feeds, strict=True):
+            slots[slot] = array
+        for slot, array in zip(self.variables.values(), variables, strict=True):
+            slots[slot] = array
+        pending: dict[Operation, Any] = {}
+        token = RUN_NUMBER.set(number) if self.random else None
+        step: Step | None = None
+        place = self.place
+        try:
+            with np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
+                for step in self.steps:
+                    start = 0.0 if observe is None else time.perf_counter()
+                    mode, results = step.mode, step.results
+                    if mode == _ONE:
+                        slots[results[0]] = step.evaluate(place, step.attributes, *[slots[slot] for slot in step.inputs])
+                    elif mode == _SEVERAL:
+                        values = step.evaluate(place, step.attributes, *[slots[slot] for slot in step.inputs])
+                        for slot, value in zip(results, values, strict=True):
+                            if slot >= 0:
+                                slots[slot] = value
+                        del values
+                    elif mode == _READ:
+                        (slot,) = step.inputs
+                        slots[results[0]] = pending.get(step.operation.inputs[0].operation, slots[slot])
+                    else:
+                        value = slots[step.inputs[1]]
+                        pending[step.operation.inputs[0].operation] = place.copy(value) if step.copy else value
+                    if observe is not None:
+                        observe(step.operation, start, [slots[slot] for slot in results if slot >= 0])
+                    for slot in step.frees:
+                        slots[slot] = None
+        finally:
+            if token is not None:
+                RUN_NUMBER.reset(token)
+        found = [slots[slot] for slot in self._targets]
+        return [self._own(array, copy) for array, copy in zip(found, self.copies, strict=True)], pending
+
+    def _own(self, array: Any, copy: bool) -> Any:
+        if copy:
+            return self.place.copy(array)
+        return np.asarray(array) if self.place.is_numpy else array
