@@ -93,23 +93,17 @@ struct Operands {
       return load_relaxed(from + (at < last ? at : last) + c * WORDS);
     }
   }
-
-  template <int PHASE>
-  __device__ __forceinline__ void complete(uint4& w, int c, int n) const {
-    if constexpr (!ON_CHIP) {
-      for (u32 tries = 0; is_empty(w); ++tries) {
-        if (tries == PATIENCE) __trap();
-        w = load<PHASE>(c, n);
-      }
-    }
-    if constexpr (BACKWARD && E::per_word == 1) {  // forward operands are rounded where they are written
-      w.x = tf32(__uint_as_float(w.x));
-      w.y = tf32(__uint_as_float(w.y));
-      w.z = tf32(__uint_as_float(w.z));
-      w.w = tf32(__uint_as_float(w.w));
-    }
-  }
 };
+
+// Operands of the gradient kernels lie unrounded in an array others read too; forward ones are rounded when written.
+__device__ __forceinline__ void round_operand(uint4& w) {
+  if constexpr (BACKWARD && E::per_word == 1) {
+    w.x = tf32(__uint_as_float(w.x));
+    w.y = tf32(__uint_as_float(w.y));
+    w.z = tf32(__uint_as_float(w.z));
+    w.w = tf32(__uint_as_float(w.w));
+  }
+}
 
 // Hands on two values of one unit, for rows n and n + 1, calling store(row (0 or 1), first unit of the word, word).
 // Words of two elements need the neighbouring unit, which lane ^ 4 holds; all lanes of the warp must come here.

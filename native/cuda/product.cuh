@@ -79,13 +79,28 @@ struct OperandRounds {
 #pragma unroll
     for (int round = 0; round < STAGES - 1; ++round) fetch(operands, round);
   }
+  // Waits until a round's words are there. What was too early is read again together, and with it what is in flight of
+  // the rounds after: read again one by one, each would cost a trip to L2.
   __device__ __forceinline__ void complete(const Operands& operands, int round) {
+    if constexpr (!ON_CHIP) {
+      for (u32 tries = 0;; ++tries) {
+        bool missing = false;
 #pragma unroll
-    for (int i = 0; i < DEPTH * NT; ++i) {
-      const int c = round * DEPTH + i / NT;
-      if (c < S::chunks) operands.template complete<PHASE>(b[round % STAGES][i / NT][i % NT], c, i % NT);
+        for (int i = 0; i < DEPTH * NT; ++i) {
+          if (round * DEPTH + i / NT < S::chunks) missing |= is_empty(b[round % STAGES][i / NT][i % NT]);
+        }
+        if (!__any_sync(0xffffffffu, missing)) break;
+        if (tries == PATIENCE) __trap();
+#pragma unroll
+        for (int i = 0; i < STAGES * DEPTH * NT; ++i) {
+          const int r = round + i / (DEPTH * NT), c = r * DEPTH + i / NT % DEPTH;
+          uint4& w = b[r % STAGES][i / NT % DEPTH][i % NT];
+          if (c < S::chunks && is_empty(w)) w = operands.template load<PHASE>(c, i % NT);
+        }
+      }
     }
-    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < DEPTH * NT; ++i) round_operand(b[round % STAGES][i / NT][i % NT]);
   }
 };
 
