@@ -44,7 +44,7 @@ def descriptor_of(cell: str, directions: int = 1, training: bool = True, **more:
     return gatewise.GRUDescriptor(reset_gate_first=True, reset_after=cell == "gru", **common)
 
 
-def milliseconds(run: Callable[[], Any], repeats: int = 5, calls: int = 3) -> float:
+def milliseconds(run: Callable[[], Any], repeats: int = 3, calls: int = 3) -> float:
     """The median time of a call, made `calls` times in a row so that the host works while the GPU does."""
     import torch
 

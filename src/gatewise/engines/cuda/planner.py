@@ -16,17 +16,17 @@ from ...cells import Cell
 from .driver import Device
 from .tiling import REGISTERS, WARPS, Tiling, ceil_div
 
-# Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a tenth of the best
-# measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
+# Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
+# the best measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
 _CLOCK = 1.75e3  # cycles per microsecond
-_L2_BYTES = 48e3  # a multiprocessor reads per microsecond of operands from L2
-_STREAM_BYTES = 36e3  # ... of weights
-_SHARED_BYTES = 665e3  # ... from shared memory
-_MMA_CYCLES = 13.0  # of a quarter of a multiprocessor for one tensor core instruction
-_GRID, _CLUSTER = 0.46, 0.54  # microseconds for an exchange through L2 and within a cluster
-_PER_BLOCK = 0.0082  # ... and for each block that takes part
-_PASS = 0.56  # ... for a pass, however little it does
-_POINTS = 0.66  # ... for a pair of points of every thread
+_L2_BYTES = 35e3  # a multiprocessor reads per microsecond of operands from L2
+_STREAM_BYTES = 19e3  # ... of weights
+_SHARED_BYTES = 290e3  # ... from shared memory
+_MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instruction
+_GRID, _CLUSTER = 0.36, 1.2  # microseconds for an exchange through L2 and within a cluster
+_PER_BLOCK = 0.0093  # ... and for each block that takes part
+_PASS = 0.44  # ... for a pass, however little it does
+_POINTS = 0.38  # ... for a pair of points of every thread
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
