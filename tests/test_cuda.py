@@ -89,6 +89,10 @@ def test_exact_products_are_not_given_to_tensor_cores() -> None:
         assert "exact" in plan.explanation
 
 
+def test_no_rows_need_no_plan() -> None:
+    assert choose(LSTM, True, 0, 64, 2, "bfloat16", False, driver.H200, Wish()).family == "steps"
+
+
 def test_arguments_are_the_fields_of_the_kernels() -> None:
     text = (compiler.sources() / "cuda" / "problem.cuh").read_text()
     body = re.search(r"struct Arguments \{(.*?)\n\};", text, re.DOTALL)

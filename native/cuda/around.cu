@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) operands(const __grid_constant
     const i64 row = i / HP / a.D, t = row / a.N;
     const Spot spot(a, i / HP % a.D, row % a.N, i % HP);
     Part part;
-    part.fetch(a, spot, t);
+    part.fetch(a, spot, t, length_of(a, spot.n));
     V first = V(0), second = V(0);
     if (spot.real && t < part.length) {
       const i64 t_before = (a.backwards >> spot.d) & 1 ? t + 1 : t - 1;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_const
           const i64 t = row / a.N;
           const Spot spot(a, d, row % a.N, unit);
           Part part;
-          part.fetch(a, spot, t);
+          part.fetch(a, spot, t, length_of(a, spot.n));
           V seen = V(0);
           if (t < part.length) {
             if (Cell::output_sees_new_cell && slot == SLOT[G - 1]) {

@@ -14,6 +14,7 @@ constexpr int weights_room() {
 constexpr int LAST = PHASES - 1;
 constexpr int WEIGHTS_BYTES = weights_room<0>() + (PHASES == 2 ? weights_room<LAST>() : 0);
 constexpr int REDUCTION = reduction_size<0>() > reduction_size<LAST>() ? reduction_size<0>() : reduction_size<LAST>();
+constexpr int LENGTHS_BYTES = PASSES * PASS_ROWS * 4;  // read at every step, from where it takes no time
 constexpr int CARRY_BYTES = PAIRS * THREADS * 2 * CARRIED * 4;  // of a pass
 static_assert(PHASES <= 2);
 
@@ -24,6 +25,7 @@ struct Block {
   int start_time, pace;  // time of the first step, and how it changes: 1 or -1
   char* room;
   float2* reduction;
+  int* lengths;  // of the group's rows
   int parity;  // which of the two reduction buffers is next
   Weights<0> first;
   Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
@@ -46,6 +48,13 @@ struct Block {
       last.load(a, d, p, warp, lane, own);
     }
     reduction = reinterpret_cast<float2*>(room + WEIGHTS_BYTES);
+    lengths = reinterpret_cast<int*>(reduction + 2 * REDUCTION);
+    if (given<LENGTHS>(a.lengths)) {
+      for (int row = threadIdx.x; row < PASSES * PASS_ROWS; row += THREADS) {
+        lengths[row] = first_row + row < int(a.N) ? length_of(a, first_row + row) : 0;
+      }
+      __syncthreads();
+    }
   }
 
   template <int PHASE>
@@ -61,14 +70,15 @@ struct Block {
 
   // Carried value `which` of row `row` (0 or 1) of the thread's pair i.
   __device__ __forceinline__ float& carry(int pass, int i, int which, int row) const {
-    float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + 2 * REDUCTION * sizeof(float2));
+    float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + 2 * REDUCTION * sizeof(float2) + LENGTHS_BYTES);
     return planes[(((pass * PAIRS + i) * CARRIED + which) * 2 + row) * THREADS + threadIdx.x];
   }
 
   // Shared memory of the on-chip exchange: two buffers of a group's rows for each phase.
   template <int PHASE>
   __device__ __forceinline__ u32 on_chip(int step) const {
-    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + u32(PASSES) * CARRY_BYTES;
+    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + LENGTHS_BYTES +
+                      PASSES * CARRY_BYTES;
     const u32 rows = u32(PASSES) * PASS_ROWS;
     const u32 before = PHASE == 0 ? 0 : 2 * rows * shared_pitch<0>();
     return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
@@ -108,6 +118,10 @@ struct Block {
     } else {
       store_relaxed(reinterpret_cast<u32*>(base + at), word);
     }
+  }
+
+  __device__ __forceinline__ int length(const Pair& pair, int pass, int row) const {
+    return given<LENGTHS>(a.lengths) ? lengths[pass * PASS_ROWS + pair.row() + row] : int(a.T);
   }
 
   // Where row `row` of the thread's pair i is in a pass.

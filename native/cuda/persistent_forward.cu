@@ -39,7 +39,7 @@ struct ForwardBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) inputs[i][r].fetch(a, spot(pair, pass, r), now, t_next);
+      for (int r = 0; r < 2; ++r) inputs[i][r].fetch(a, spot(pair, pass, r), now, t_next, length(pair, pass, r));
     }
   }
 
@@ -50,6 +50,7 @@ struct ForwardBlock : Block {
   }
 
   __device__ __forceinline__ void start() {
+    step_barrier();  // no block may write into the shared memory of one that has not begun
     const int t = time(0);
     for (int pass = 0; pass < PASSES; ++pass) {
 #pragma unroll
@@ -61,7 +62,7 @@ struct ForwardBlock : Block {
         for (int r = 0; r < 2; ++r) {
           const Spot at = spot(pair, pass, r);
           Part part;
-          part.fetch(a, at, t);
+          part.fetch(a, at, t, length(pair, pass, r));
           const V h = initial(a.init_state, at);
           carry(pass, i, 0, r) = h;
           if constexpr (Cell::has_cell) carry(pass, i, 1, r) = initial(a.init_cell, at);

@@ -56,7 +56,9 @@ struct GradientBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) inputs[i][r].fetch(a, spot(pair, pass, r), now, t_before, t_later);
+      for (int r = 0; r < 2; ++r) {
+        inputs[i][r].fetch(a, spot(pair, pass, r), now, t_before, t_later, length(pair, pass, r));
+      }
     }
   }
 
@@ -84,6 +86,7 @@ struct GradientBlock : Block {
   }
 
   __device__ __forceinline__ void start() {
+    step_barrier();  // no block may write into the shared memory of one that has not begun
     for (int pass = 0; pass < PASSES; ++pass) {
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
@@ -162,7 +165,10 @@ struct GradientBlock : Block {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) inputs[i][r].later.fetch(a, spot(Pair(i), pass, r), t);
+      for (int r = 0; r < 2; ++r) {
+        const Pair pair(i);
+        inputs[i][r].later.fetch(a, spot(pair, pass, r), t, pair.exists ? length(pair, pass, r) : 0);
+      }
     }
     cross(0, pass, dh);
 #pragma unroll

@@ -55,8 +55,8 @@ struct Part {
   Storage<E> mask;
   unsigned char reset;
 
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, int t) {
-    length = static_cast<int>(length_of(a, spot.n));
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, int t, int row_length) {
+    length = row_length;
     mask = E::store(V(1));
     reset = 0;
     if (given<MASK>(a.mask)) {
@@ -81,7 +81,7 @@ struct ForwardInputs {
   Storage<E> bias[G], peephole[G], second_bias;
 
   // `t_next` is the time of the direction's next step; after the last one, any.
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next) {
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next, int length) {
     const int packed = spot.d * (G * H) + spot.unit;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -92,8 +92,8 @@ struct ForwardInputs {
     if constexpr (Cell::needs_product) {
       second_bias = fetch_if(a.secondary_bias != nullptr, a.secondary_bias, spot.d * H + spot.unit, E::store(V(0)));
     }
-    part.fetch(a, spot, now.t);
-    next.fetch(a, spot, t_next);
+    part.fetch(a, spot, now.t, length);
+    next.fetch(a, spot, t_next, length);
   }
 };
 
@@ -144,9 +144,10 @@ struct GradientInputs {
   Storage<E> gate[G], dgate[G], peephole[G], cell_next, cell_before, state_before, product, second_bias, dstate, dcell;
 
   // `t_before` is the time of the direction's step before this one, -1 at its first; `t_later` that of the one after.
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_before, int t_later) {
-    part.fetch(a, spot, now.t);
-    later.fetch(a, spot, t_later);
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_before, int t_later,
+                                        int length) {
+    part.fetch(a, spot, now.t, length);
+    later.fetch(a, spot, t_later, length);
     const Storage<E> zero = E::store(V(0));
 #pragma unroll
     for (int g = 0; g < G; ++g) {

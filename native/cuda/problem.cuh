@@ -88,10 +88,10 @@ __device__ __forceinline__ bool given(const void* pointer) {
 }
 
 // Steps the row takes part in. Nobody checked the values, so they are kept within the sequence here.
-__device__ __forceinline__ i64 length_of(const Arguments& a, i64 n) {
-  if (!given<LENGTHS>(a.lengths)) return a.T;
+__device__ __forceinline__ int length_of(const Arguments& a, i64 n) {
+  if (!given<LENGTHS>(a.lengths)) return int(a.T);
   const i64 length = read_integer(a.lengths, a.lengths_type, n * a.lengths_stride);
-  return length < a.T ? length : a.T;
+  return int(length < a.T ? length : a.T);
 }
 
 }  // namespace gatewise

@@ -68,7 +68,7 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, i64 step) {
   if (!at.real) return;
   const Moment now(a, t);
   ForwardInputs inputs;
-  inputs.fetch(a, at, now, t_next < 0 ? t : t_next);
+  inputs.fetch(a, at, now, t_next < 0 ? t : t_next, length_of(a, at.n));
   V h = at.carry(a, 0), c = Cell::has_cell ? at.carry(a, 1) : V(0);
   ForwardPoint point;
   point.prepare(inputs, t, h, c);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void gradient_phase(const Arguments& a, i64 step) {
   const Moment now(a, t);
   const i64 t_later = time_of(a, at.d, is_last_step ? step : step + 1);
   GradientInputs inputs;
-  inputs.fetch(a, at, now, t_before, t_later);
+  inputs.fetch(a, at, now, t_before, t_later, length_of(a, at.n));
   if constexpr (PHASE == LAST) {
     if (is_last_step) {
       at.carry(a, 0) = initial(a.state_gradient, at);
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) forward_start(const __
   if (!at.real) return;
   const i64 t = time_of(a, at.d, 0);
   Part part;
-  part.fetch(a, at, t);
+  part.fetch(a, at, t, length_of(a, at.n));
   const V h = initial(a.init_state, at);
   at.carry(a, 0) = h;
   if constexpr (Cell::has_cell) at.carry(a, 1) = initial(a.init_cell, at);
@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) gradient_end(const __g
   const V e = gradient_product<0>(a, at, t);
   if (!at.real) return;
   GradientInputs inputs;
-  inputs.later.fetch(a, at, t);
+  inputs.later.fetch(a, at, t, length_of(a, at.n));
   if (a.init_state_gradient != nullptr) a.init_state_gradient[at.unit_at] = E::store(inputs.cross(t, at.carry(a, 0), e));
   if (Cell::has_cell && a.init_cell_gradient != nullptr) a.init_cell_gradient[at.unit_at] = E::store(at.carry(a, 1));
 }

@@ -166,6 +166,8 @@ def choose(
     cell: Cell, backward: bool, N: int, H: int, directions: int, dtype: str, exact: bool, device: Device, wanted: Wish
 ) -> Plan:
     """The plan for the forward or the gradient part of a call."""
+    if N == 0:
+        return Plan("steps", "there are no rows")
     if dtype == "float64" or (dtype == "float32" and exact):
         return Plan("steps", f"{dtype} products are exact, which the tensor cores' are not")
     if device.major < 8:

@@ -109,7 +109,8 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         weights = sum(self.weight_bytes(phase) * self.shared[phase] for phase in self.phases)
-        return weights + self.reduction_bytes() + self.carry_bytes() + self.exchange_bytes()
+        lengths = 4 * self.passes * self.pass_rows
+        return weights + self.reduction_bytes() + lengths + self.carry_bytes() + self.exchange_bytes()
 
     @property
     def packed_bytes(self) -> int:
