@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, draw, info
+from . import bench, check, draw, info, warm
 
 app = typer.Typer(
     name="gatewise",
@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command("info")(info.info)
 app.command("check")(check.check)
 app.command("draw")(draw.draw)
+app.command("warm")(warm.warm)
 app.add_typer(bench.app, name="bench")
 
 
