@@ -4,7 +4,14 @@
 
 namespace gatewise {
 
-// Shared memory, in this order. The planner computes the same total (planner.py, shared_bytes).
+// Shared memory, in this order; the planner computes the same total (tiling.py, shared_bytes):
+// - weights: each lane reads only what it wrote itself;
+// - reduction: two buffers by turns. A product's sums are written, a barrier of the block, then read (product.cuh); they are
+//   overwritten two products later, after the barrier of the product between;
+// - lengths: written once, before a barrier of the block;
+// - carried values: each thread has its own;
+// - buffers of the exchange on the chip (exchange.cuh).
+// Barriers stand where all threads of the block come: no condition around one differs between threads.
 constexpr int CARRIED = Cell::has_cell ? 2 : 1;  // values a unit carries from step to step
 
 template <int PHASE>

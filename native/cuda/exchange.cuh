@@ -1,11 +1,24 @@
 // How the blocks of a group hand each other the operands of the next product.
 //
-// Through device memory: the array of operands is filled with all-ones words before the kernel starts, which no result
-// is ever stored as, and a reader takes a word when it has changed. The data is its own flag: no fence, no barrier, one
-// trip to L2 and back per step. Every word is written once and read by relaxed loads, so order does not matter.
+// Through device memory. The contract:
+// - Before the kernel starts, on the same stream (so also in a captured graph, at every replay), the engine fills the array
+//   with EMPTY words. Its memory is this call's alone until the kernel has ended.
+// - Every 32-bit word of the rows that exist, padding units included, is written exactly once, by one thread, with one
+//   store. A block owns multiples of 16 units, so no word is shared between blocks.
+// - No result is stored as EMPTY: it is a NaN in every element type, and `not_empty` stores another NaN for it.
+// - A reader takes a word when it is no longer EMPTY. A 16-byte load may find some of its words written and others not:
+//   each word is looked at by itself, so order among words does not matter and no fence is needed. Both sides are
+//   relaxed at the scope of the GPU, so a word is never torn and never kept in L1.
+// - Nothing else that one block writes is read by another in the same kernel. (Gates' gradients are read again after it.)
+// - Readers of rows past the last read the last one's, which their own group writes. All blocks run at once, since the
+//   launch is cooperative; if a word still never comes, PATIENCE ends the kernel.
 //
-// On the chip: every block writes its words into the shared memory of all blocks of its cluster, and a barrier ends the
-// step. Two buffers, since a block can be at most one barrier ahead of another.
+// On the chip. Every block writes its words into the shared memory of all blocks of its cluster:
+// - A barrier of the cluster comes before the first of these writes, since a block may begin after another, and after the
+//   last of them before a block ends, since its memory ends with it.
+// - A barrier lies between the writes of a step's words and their reads. There are two buffers for each phase: a step's
+//   words overwrite those of two steps before, whose readers have since passed the barrier of the step between.
+// - Rows past the last are never written and may hold anything; each reaches only its own column of sums, which nobody uses.
 #pragma once
 #include "tiles.cuh"
 

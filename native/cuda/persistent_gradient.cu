@@ -110,7 +110,6 @@ struct GradientBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) dh[i][r] = carry(pass, i, 0, r);
     }
-    if (AHEAD && step + 2 == int(a.T) && pass == 0) ahead.start(gradients_of<0>(step + 1, 0));
     if (step + 1 < int(a.T)) cross(step + 1, pass, dh);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
@@ -156,6 +155,8 @@ struct GradientBlock : Block {
       }
     }
     if constexpr (!ON_CHIP) fetch_next(step, pass);
+    // The first product, which may be that of `finish`, finds its operands started; every later one by the one before it.
+    if (AHEAD && step + 1 == int(a.T) && pass + 1 == PASSES) ahead.start(gradients_of<0>(step, 0));
   }
 
   // What is left after the first step reaches the initial state and cell.

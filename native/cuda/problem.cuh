@@ -48,7 +48,7 @@ struct Arguments {
   const unsigned char* resets;  // [T, N] by strides
   i64 resets_t, resets_n;
   const Storage<E>* recurrent_weight;  // [D, G, H, H]
-  uint4* weights;                      // the same, in the order the tensor cores take them (pack.cuh)
+  uint4* weights;                      // the same, in the order the tensor cores take them (tiles.cuh)
   Storage<E>* state;    // [T, N, D, H]: result of the forward kernels, argument of the gradient kernels; the next two too
   Storage<E>* cell;     // [T, N, D, H]
   Storage<E>* z_state;  // [T, N, D, G, H]
@@ -91,7 +91,7 @@ __device__ __forceinline__ bool given(const void* pointer) {
 __device__ __forceinline__ int length_of(const Arguments& a, i64 n) {
   if (!given<LENGTHS>(a.lengths)) return int(a.T);
   const i64 length = read_integer(a.lengths, a.lengths_type, n * a.lengths_stride);
-  return int(length < a.T ? length : a.T);
+  return int(length < 0 ? 0 : length < a.T ? length : a.T);
 }
 
 }  // namespace gatewise

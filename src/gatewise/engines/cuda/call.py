@@ -13,7 +13,7 @@ from ...precision import is_highest
 from ...problem import Problem
 from . import driver, kernels
 from .planner import Plan, choose, current_wish
-from .products import Matrix, multiplier
+from .products import WORKSPACE, Matrix, multiplier
 
 _ALIGNMENT = 256
 _MOST_PREPARED = 1024
@@ -81,6 +81,7 @@ class Call:
         self.HP: int = prepared.HP or p.H
         self._kept: list[Any] = []
         self._used = 0
+        self._workspace: int | None = None
         self._arena = self._allocate(prepared.scratch) if prepared.scratch else None
 
     def _allocate(self, size: int) -> DeviceArray:
@@ -169,7 +170,9 @@ class Call:
         return values
 
     def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
-        self.multiply(self.stream, shape, a, b, c, self.dtype, result_dtype or self.dtype, self.exact)
+        if self._workspace is None:
+            self._workspace = self.scratch(WORKSPACE, "uint8") if self.multiply.is_library else 0
+        self.multiply(self.stream, shape, a, b, c, self.dtype, result_dtype or self.dtype, self.exact, self._workspace)
 
     def mark_empty(self, pointer: int, count: int) -> None:
         """Fill an array of operands with the word that means `not written yet`."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ...device_arrays import CudaKind, DeviceArray, dtype_of
+from ...device_arrays import CudaKind, dtype_of
 from . import driver
 from .compiler import find_library
 from .kernels import array_kernels
 
 _TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
 _COMPUTE_32F, _COMPUTE_32F_PEDANTIC, _COMPUTE_64F, _COMPUTE_TF32 = 68, 69, 70, 77
-_WORKSPACE = 32 << 20
+WORKSPACE = 32 << 20  # bytes that cuBLAS is given
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,9 @@ class Multiplier:
     """Products of one thread on one GPU."""
 
     def __init__(self, kind: CudaKind) -> None:
-        self._kind = kind
+        self._index = kind.index
         self._handle = ctypes.c_void_p()
-        self._stream: int | None = None
-        self._workspaces: dict[int, DeviceArray] = {}
+        self._set_up: tuple[int, int] | None = None  # stream and workspace
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._one64, self._zero64 = ctypes.c_double(1.0), ctypes.c_double(0.0)
         cublas = _cublas()
@@ -52,20 +51,21 @@ class Multiplier:
             raise driver.CudaError("cuBLAS could not be started")
 
     @property
-    def widens(self) -> bool:
-        """Whether a 16-bit product can be kept in float32."""
+    def is_library(self) -> bool:
+        """Whether there is cuBLAS, which can keep a 16-bit product in float32 and needs a workspace."""
         return _cublas() is not None
 
-    def _use_stream(self, cublas: ctypes.CDLL, stream: int) -> None:
-        if stream == self._stream:
+    def _use(self, cublas: ctypes.CDLL, stream: int, workspace: int) -> None:
+        if (stream, workspace) == self._set_up:
             return
-        cublas.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
-        # Our own workspace: needed for CUDA graphs, and with it results do not depend on what else runs.
-        if stream not in self._workspaces:
-            self._workspaces[stream] = self._kind.empty((_WORKSPACE // 4,), dtype_of("float32"))
-        workspace = self._workspaces[stream]
-        cublas.cublasSetWorkspace_v2(self._handle, ctypes.c_void_p(workspace.pointer), ctypes.c_size_t(_WORKSPACE))
-        self._stream = stream
+        # The stream first: setting it takes the workspace away.
+        for code in (
+            cublas.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)),
+            cublas.cublasSetWorkspace_v2(self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(WORKSPACE)),
+        ):
+            if code:
+                raise driver.CudaError(f"cuBLAS: setting stream and workspace failed (status {code})")
+        self._set_up = stream, workspace
 
     def __call__(
         self,
@@ -77,14 +77,16 @@ class Multiplier:
         dtype: str,
         result_dtype: str,
         exact: bool,
+        workspace: int,
     ) -> None:
-        """c[m, n] = a[m, k] b[k, n] for shape (m, n, k)."""
+        """c[m, n] = a[m, k] b[k, n] for shape (m, n, k). `workspace` is WORKSPACE bytes of the call's own memory: cuBLAS's
+        one per stream would be shared by all graphs captured on that stream, which may run at the same time."""
         m, n, k = shape
         cublas = _cublas()
         if cublas is None:
             self._plain(stream, shape, a, b, c, dtype)
             return
-        self._use_stream(cublas, stream)
+        self._use(cublas, stream, workspace)
         compute = _COMPUTE_32F
         one: Any = self._one
         zero: Any = self._zero
@@ -131,7 +133,7 @@ class Multiplier:
                 part_c = Matrix(c.pointer + start * c.pitch * size, c.pitch)
                 self._plain(stream, (rows, n, k), part_a, b, part_c, dtype)
             return
-        array_kernels(self._kind.index, dtype)["multiply"](stream, grid, 256, *arguments)
+        array_kernels(self._index, dtype)["multiply"](stream, grid, 256, *arguments)
 
 
 _local = threading.local()
