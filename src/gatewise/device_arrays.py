@@ -62,6 +62,7 @@ class CudaKind(Kind):
 
     device = "cuda"
     index: int = 0  # of the GPU
+    replays = False  # arguments have signatures
     synchronises = False  # the framework keeps its stream to itself, so a call ends with a wait
 
     def read(self, operation: str, name: str, value: Any) -> Any:
@@ -70,7 +71,21 @@ class CudaKind(Kind):
     def wrap(self, result: Any) -> Any:
         return result.owner
 
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
+        """A new array of the framework, and its pointer."""
+        raise NotImplementedError
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+        owner, pointer = self.allocate(shape, dtype)
+        return DeviceArray(owner, self, pointer, shape, packed_strides(shape), dtype)
+
+    def signature(self, value: Any) -> Any:
+        """What of an argument decides how a call runs: arguments with the same one can take each other's place. None if
+        the argument needs a closer look."""
+        return None
+
+    def pointer(self, value: Any) -> int:
+        """Of an argument that has a signature."""
         raise NotImplementedError
 
     def stream(self) -> int:
@@ -85,12 +100,16 @@ class CudaKind(Kind):
 
 class _TorchCuda(CudaKind):
     name = "torch"
+    replays = True
 
     def __init__(self, index: int) -> None:
         torch = sys.modules["torch"]
         self.index = index
         self._torch = torch
         self._device = torch.device("cuda", index)
+        self._empty = torch.empty
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._strided = torch.strided
         floating = ("float32", "float16", "bfloat16", "float64", "bool")
         integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
         self._names = {getattr(torch, each): dtype_of(each) for each in floating + integers if hasattr(torch, each)}
@@ -115,9 +134,17 @@ class _TorchCuda(CudaKind):
             raise DTypeError(f"{operation}: {name} has dtype {value.dtype}, which no operation takes")
         return DeviceArray(value, self, value.data_ptr(), tuple(value.shape), value.stride(), dtype)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        made = self._torch.empty(shape, dtype=self._dtypes[dtype], device=self._device)
-        return DeviceArray(made, self, made.data_ptr(), shape, packed_strides(shape), dtype)
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
+        made = self._empty(shape, dtype=self._dtypes[dtype], device=self._device)
+        return made, made.data_ptr()
+
+    def signature(self, value: Any) -> Any:
+        if type(value) not in self._plain or value.requires_grad or value.is_neg() or value.layout is not self._strided:
+            return None
+        return value.shape, value.stride(), value.dtype, value.device
+
+    def pointer(self, value: Any) -> int:
+        return value.data_ptr()  # type: ignore[no-any-return]
 
     def stream(self) -> int:
         if self._raw_stream is not None:
@@ -143,10 +170,10 @@ class _Cupy(CudaKind):
         strides = tuple(stride // size for stride in value.strides)
         return DeviceArray(value, self, int(value.data.ptr), tuple(value.shape), strides, value.dtype)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
         with self._cupy.cuda.Device(self.index):
             made = self._cupy.empty(shape, dtype)
-        return DeviceArray(made, self, int(made.data.ptr), shape, packed_strides(shape), dtype)
+        return made, int(made.data.ptr)
 
     def stream(self) -> int:
         return int(self._cupy.cuda.get_current_stream().ptr)
@@ -176,11 +203,11 @@ class _JaxCuda(CudaKind):
         shape = tuple(value.shape)
         return DeviceArray(value, self, value.unsafe_buffer_pointer(), shape, packed_strides(shape), np.dtype(value.dtype))
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
         with self._jax.default_device(self._device):
             made = self._jax.numpy.zeros(shape, dtype)
         made.block_until_ready()
-        return DeviceArray(made, self, made.unsafe_buffer_pointer() if made.size else 0, shape, packed_strides(shape), dtype)
+        return made, made.unsafe_buffer_pointer() if made.size else 0
 
     def stream(self) -> int:
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class Problem:
     # gradients of the cell result at every step and of z_state: only the graph's differentiation asks for them
     cell_sequence_gradient: Array = None
     z_state_gradient: Array = None
+    # set by an engine that can: runs the call again on other arguments of the same layout, given by name
+    again: Callable[[dict[str, Any]], list[Any]] | None = None
 
     @property
     def D(self) -> int:

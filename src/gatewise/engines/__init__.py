@@ -52,6 +52,11 @@ def use_engine(name: str) -> Iterator[None]:
         _chosen.reset(token)
 
 
+def chosen() -> str | None:
+    """The engine chosen by `use_engine`."""
+    return _chosen.get()
+
+
 def engine_for(operation: str, device: str) -> Engine:
     """The engine chosen by `use_engine`, else the one for arrays on this device."""
     engine = ENGINES[_chosen.get() or _BY_DEVICE[device]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -13,10 +14,12 @@ from ...precision import is_highest
 from ...problem import Problem
 from . import driver, kernels
 from .planner import Plan, choose, current_wish
-from .products import WORKSPACE, Matrix, multiplier
+from .products import WORKSPACE, Matrix, Product, multiplier
+from .tape import Pointer, Tape
 
 _ALIGNMENT = 256
 _MOST_PREPARED = 1024
+_GIVEN_AS = {"cell_output": "cell_output_fwd", "output": "output_fwd"}  # fields of a problem not named as its argument
 _Made = TypeVar("_Made")
 
 
@@ -82,28 +85,41 @@ class Call:
         self._kept: list[Any] = []
         self._used = 0
         self._workspace: int | None = None
-        self._arena = self._allocate(prepared.scratch) if prepared.scratch else None
-
-    def _allocate(self, size: int) -> DeviceArray:
-        made: DeviceArray = self.kind.empty((size,), dtype_of("uint8"))
-        self._kept.append(made)
-        return made
+        self._arena = self.kind.empty((prepared.scratch,), dtype_of("uint8")) if prepared.scratch else None
+        self.tape = Tape(self.kind)
+        for field in fields(p):
+            array = getattr(p, field.name)
+            if isinstance(array, DeviceArray):
+                array.pointer = Pointer(array.pointer, _GIVEN_AS.get(field.name, field.name))
 
     def scratch(self, count: int, dtype: str | None = None) -> int:
         """Pointer to memory for `count` elements that lives as long as the call.
 
-        The first call of a kind allocates piece by piece; later ones know the sum and allocate once.
+        The first call of a kind allocates piece by piece; later ones know the sum and allocate once, and so does the tape.
         """
         size = count * (self.problem.dtype if dtype is None else dtype_of(dtype)).itemsize
         start = self._used
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         if self._arena is not None and self._used <= self._arena.size:
-            return self._arena.pointer + start
-        return self._allocate(size).pointer
+            return self.tape.scratch(self._arena.pointer + start, start, size)
+        owner, pointer = self.kind.allocate((size,), dtype_of("uint8"))
+        self._kept.append(owner)
+        return self.tape.scratch(pointer, start, size)
 
     def result(self, shape: tuple[int, ...]) -> DeviceArray:
         made: DeviceArray = self.kind.empty(shape, self.problem.dtype)
+        made.pointer = Pointer(made.pointer, self.tape.result(shape, made.dtype))
         return made
+
+    def launch(self, launch: driver.Launch, *rows: Sequence[int]) -> None:
+        """Launch with these kernel parameters, each a row of 64-bit integers."""
+        self.tape.launch(launch, rows)
+        launch(self.stream, *[driver.pack(row) for row in rows])
+
+    def clear(self, pointer: int, size: int) -> None:
+        """Set `size` bytes to zero."""
+        self.tape.set(driver.clear, pointer, size)
+        driver.clear(pointer, size, self.stream)
 
     def plain(self, array: DeviceArray | None, lengths: bool = False) -> int:
         """Pointer to the array laid out without gaps, copied if it was not; null for None.
@@ -132,8 +148,9 @@ class Call:
         limits: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         if shape[0] * shape[1] * shape[2]:
-            values = driver.pointer_bytes(source, target, *shape, *strides, *pitches, *limits)
-            kernels.array_kernels(self.index, self.dtype)["copy"](self.stream, (1056, 1, 1), 256, *values)
+            values = (source, target, *shape, *strides, *pitches, *limits)
+            launch = driver.Launch(kernels.array_kernels(self.index, self.dtype)["copy"], (1056, 1, 1), 256)
+            self.launch(launch, *[(value,) for value in values])
 
     def macros(self, input_dtype: str | None = None) -> dict[str, str]:
         p = self.problem
@@ -171,12 +188,21 @@ class Call:
 
     def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
         if self._workspace is None:
-            self._workspace = self.scratch(WORKSPACE, "uint8") if self.multiply.is_library else 0
-        self.multiply(self.stream, shape, a, b, c, self.dtype, result_dtype or self.dtype, self.exact, self._workspace)
+            size = WORKSPACE if self.multiply.is_library else 0
+            self._workspace = self.scratch(size, "uint8")
+        m, n, k = shape
+        product = Product(
+            m, n, k, a.pitch, a.transposed, b.pitch, b.transposed, c.pitch, self.dtype, result_dtype or self.dtype, self.exact
+        )
+        pointers = (a.pointer, b.pointer, c.pointer, self._workspace)
+        self.tape.product(product, pointers)
+        self.multiply(self.stream, product, *pointers)
 
     def mark_empty(self, pointer: int, count: int) -> None:
-        """Fill an array of operands with the word that means `not written yet`."""
-        driver.fill(pointer, 0xFFFFFFFF, count * self.problem.dtype.itemsize // 4, self.stream)
+        """Fill an array of `count` operands with the word that means `not written yet`."""
+        words = count * self.problem.dtype.itemsize // 4
+        self.tape.set(driver.mark_empty, pointer, words)
+        driver.mark_empty(pointer, words, self.stream)
 
     def run_persistent(self, file: str, values: dict[str, int], input_dtype: str | None = None) -> None:
         """Pack the weights and run all steps."""
@@ -189,11 +215,13 @@ class Call:
             return kernels.persistent_launches(loaded, tiling, self.problem.D)
 
         pack, run = self.prepared.once((file, input_dtype), launches)
-        packed = kernels.arguments(values)
-        pack(self.stream, packed)
-        run(self.stream, packed)
+        row = kernels.arguments(values)
+        self.launch(pack, row)
+        self.launch(run, row)
 
     def finish(self) -> None:
         self.prepared.scratch = max(self.prepared.scratch, self._used)
+        if self.tape.close():
+            self.problem.again = self.tape.run
         if self.kind.synchronises:
             driver.synchronise(self.stream)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,6 +32,7 @@ class _Config(ctypes.Structure):
     ]
 
 
+_MOST_STREAMS = 64  # that a launch is kept ready for
 _COOPERATIVE, _CLUSTER = 2, 4  # CUlaunchAttributeID
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14  # CUfunction_attribute
 _SM_COUNT, _SHARED_LIMIT, _MAJOR, _MINOR, _COOPERATIVE_LAUNCH = 16, 97, 75, 76, 95  # CUdevice_attribute
@@ -43,6 +46,10 @@ def _cuda() -> ctypes.CDLL:
     code = library.cuInit(0)
     if code:
         raise UnsupportedError(f"the NVIDIA driver cannot start (error {code})")
+    pointer, address, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
+    library.cuLaunchKernelEx.argtypes = [pointer, pointer, pointer, pointer]
+    library.cuMemsetD32Async.argtypes = [address, ctypes.c_uint, size, pointer]
+    library.cuMemsetD8Async.argtypes = [address, ctypes.c_ubyte, size, pointer]
     return library
 
 
@@ -122,25 +129,15 @@ class Module:
     def __init__(self, cubin: bytes) -> None:
         self._handle = ctypes.c_void_p()
         _check(_cuda().cuModuleLoadData(ctypes.byref(self._handle), cubin), "loading a kernel")
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, ctypes.c_void_p] = {}
 
-    def __getitem__(self, name: str) -> Function:
+    def __getitem__(self, name: str) -> ctypes.c_void_p:
+        """A kernel."""
         if name not in self._functions:
             handle = ctypes.c_void_p()
             _check(_cuda().cuModuleGetFunction(ctypes.byref(handle), self._handle, name.encode()), f"finding {name}")
-            self._functions[name] = Function(handle)
+            self._functions[name] = handle
         return self._functions[name]
-
-
-class Function:
-    """A kernel. Arguments are bytes objects, laid out as the kernel's parameters are."""
-
-    def __init__(self, handle: ctypes.c_void_p) -> None:
-        self._handle = handle
-
-    def __call__(self, stream: int, grid: tuple[int, int, int], threads: int, *arguments: bytes) -> None:
-        """A plain launch."""
-        Launch(self, grid, threads)(stream, *arguments)
 
 
 class Launch:
@@ -148,14 +145,14 @@ class Launch:
 
     def __init__(
         self,
-        function: Function,
+        function: ctypes.c_void_p,
         grid: tuple[int, int, int],
         threads: int,
         shared_bytes: int = 0,
         cooperative: bool = False,
         cluster: int = 1,
     ) -> None:
-        self._function = function._handle
+        self._function = function
         if shared_bytes > 48 * 1024:
             _check(_cuda().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes), "shared memory limit")
         if cluster > 8:
@@ -172,28 +169,34 @@ class Launch:
             count += 1
         self._fixed = ((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes)
         self._count = count
+        self._configs: dict[int, Any] = {}
         self._run = _cuda().cuLaunchKernelEx
 
+    def _config(self, stream: int) -> Any:
+        """Made once for each stream and never changed, so that several threads can use one."""
+        if len(self._configs) >= _MOST_STREAMS:
+            self._configs.clear()
+        found = self._configs[stream] = ctypes.byref(_Config(*self._fixed, stream, self._attributes, self._count))
+        return found
+
     def __call__(self, stream: int, *arguments: bytes) -> None:
-        buffers = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
-        parameters = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
-        config = _Config(*self._fixed, stream, self._attributes, self._count)
-        code = self._run(ctypes.byref(config), self._function, parameters, None)
+        """Arguments are laid out as the kernel's parameters are."""
+        parameters = (ctypes.c_char_p * len(arguments))(*arguments)  # points into the bytes themselves
+        code = self._run(self._configs.get(stream) or self._config(stream), self._function, parameters, None)
         if code:
             _check(code, "launching a kernel")
 
 
-def fill(pointer: int, word: int, words: int, stream: int) -> None:
-    """Set `words` 32-bit words."""
+def mark_empty(pointer: int, words: int, stream: int) -> None:
+    """Fill an array of operands with the word that means `not written yet` (native/cuda/exchange.cuh)."""
     if words:
-        code = _cuda().cuMemsetD32Async(ctypes.c_uint64(pointer), word, ctypes.c_size_t(words), ctypes.c_void_p(stream))
-        _check(code, "setting memory")
+        _check(_cuda().cuMemsetD32Async(pointer, 0xFFFFFFFF, words, stream), "setting memory")
 
 
 def clear(pointer: int, size: int, stream: int) -> None:
     """Set `size` bytes to zero."""
     if size:
-        _check(_cuda().cuMemsetD8Async(ctypes.c_uint64(pointer), 0, ctypes.c_size_t(size), ctypes.c_void_p(stream)), "memory")
+        _check(_cuda().cuMemsetD8Async(pointer, 0, size, stream), "setting memory")
 
 
 class Memory:
@@ -226,6 +229,6 @@ def synchronise(stream: int) -> None:
     _check(_cuda().cuStreamSynchronize(ctypes.c_void_p(stream)), "waiting")
 
 
-def pointer_bytes(*values: Any) -> list[bytes]:
-    """64-bit kernel arguments."""
-    return [int(value).to_bytes(8, "little", signed=True) for value in values]
+def pack(values: Sequence[int]) -> bytes:
+    """64-bit kernel arguments, one after the other."""
+    return struct.pack(f"<{len(values)}q", *values)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...device_arrays import CudaKind, DeviceArray, packed_strides
+from ...device_arrays import CudaKind, DeviceArray
 from ...problem import Problem
 from . import driver
 
@@ -24,10 +24,9 @@ class HostKind(CudaKind):
         driver.upload(made.pointer, plain.ctypes.data, plain.nbytes)
         return made
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        memory = driver.Memory(size)
-        return DeviceArray(memory, self, memory.pointer, shape, packed_strides(shape), dtype)
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
+        memory = driver.Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        return memory, memory.pointer
 
     def stream(self) -> int:
         return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from ...cells import Cell
@@ -23,13 +22,12 @@ FIELDS = (
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
 )  # fmt: skip
-_ROW = struct.Struct(f"<{len(FIELDS)}q")
 _NULLS = dict.fromkeys(FIELDS, 0)
 
 
-def arguments(values: dict[str, int]) -> bytes:
-    """`Arguments` as bytes; fields that are not named are null."""
-    return _ROW.pack(*(_NULLS | values).values())
+def arguments(values: dict[str, int]) -> tuple[int, ...]:
+    """`Arguments` as a row of integers; fields that are not named are null."""
+    return tuple((_NULLS | values).values())
 
 
 def macros(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from ...device_arrays import CudaKind, dtype_of
 from . import driver
@@ -27,10 +26,47 @@ class Matrix:
     transposed: bool = False
 
 
+@dataclass(frozen=True)
+class Product:
+    """c[m, n] = a[m, k] b[k, n], all but where the matrices are."""
+
+    m: int
+    n: int
+    k: int
+    a_pitch: int
+    a_transposed: bool
+    b_pitch: int
+    b_transposed: bool
+    c_pitch: int
+    dtype: str
+    result_dtype: str
+    exact: bool
+
+    @cached_property
+    def kinds(self) -> tuple[int, int, int]:
+        """The factors' and the result's cudaDataType, and cublasComputeType_t."""
+        return _TYPE[self.dtype], _TYPE[self.result_dtype], self._compute
+
+    @property
+    def _compute(self) -> int:
+        if self.dtype == "float64":
+            return _COMPUTE_64F
+        if self.dtype == "float32":
+            return _COMPUTE_32F_PEDANTIC if self.exact else _COMPUTE_TF32
+        return _COMPUTE_32F
+
+
 @lru_cache(maxsize=1)
 def _cublas() -> ctypes.CDLL | None:
     library = find_library("libcublas.so.13", "libcublas.so.12")
-    return library if library is not None and hasattr(library, "cublasGemmEx") else None
+    if library is None or not hasattr(library, "cublasGemmEx"):
+        return None
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    library.cublasGemmEx.argtypes = [
+        pointer, number, number, number, number, number, pointer, pointer, number, number, pointer, number, number,
+        pointer, pointer, number, number, number, number,
+    ]  # fmt: skip
+    return library
 
 
 def library() -> str:
@@ -44,8 +80,8 @@ class Multiplier:
         self._index = kind.index
         self._handle = ctypes.c_void_p()
         self._set_up: tuple[int, int] | None = None  # stream and workspace
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        self._one64, self._zero64 = ctypes.c_double(1.0), ctypes.c_double(0.0)
+        self._narrow = ctypes.pointer(ctypes.c_float(1.0)), ctypes.pointer(ctypes.c_float(0.0))
+        self._wide = ctypes.pointer(ctypes.c_double(1.0)), ctypes.pointer(ctypes.c_double(0.0))
         cublas = _cublas()
         if cublas is not None and cublas.cublasCreate_v2(ctypes.byref(self._handle)):
             raise driver.CudaError("cuBLAS could not be started")
@@ -67,73 +103,39 @@ class Multiplier:
                 raise driver.CudaError(f"cuBLAS: setting stream and workspace failed (status {code})")
         self._set_up = stream, workspace
 
-    def __call__(
-        self,
-        stream: int,
-        shape: tuple[int, int, int],
-        a: Matrix,
-        b: Matrix,
-        c: Matrix,
-        dtype: str,
-        result_dtype: str,
-        exact: bool,
-        workspace: int,
-    ) -> None:
-        """c[m, n] = a[m, k] b[k, n] for shape (m, n, k). `workspace` is WORKSPACE bytes of the call's own memory: cuBLAS's
-        one per stream would be shared by all graphs captured on that stream, which may run at the same time."""
-        m, n, k = shape
+    def __call__(self, stream: int, product: Product, a: int, b: int, c: int, workspace: int) -> None:
+        """c = a b, from their pointers. `workspace` is WORKSPACE bytes of the call's own memory: cuBLAS's one per stream
+        would be shared by all graphs captured on that stream, which may run at the same time."""
         cublas = _cublas()
         if cublas is None:
-            self._plain(stream, shape, a, b, c, dtype)
+            self._plain(stream, product, a, b, c)
             return
         self._use(cublas, stream, workspace)
-        compute = _COMPUTE_32F
-        one: Any = self._one
-        zero: Any = self._zero
-        if dtype == "float64":
-            compute, one, zero = _COMPUTE_64F, self._one64, self._zero64
-        elif dtype == "float32":
-            compute = _COMPUTE_32F_PEDANTIC if exact else _COMPUTE_TF32
+        one, zero = self._wide if product.dtype == "float64" else self._narrow
+        p = product
+        kind, result_kind, compute = p.kinds
         # cuBLAS is column-major: it computes the transpose, c' = b' a'.
         code = cublas.cublasGemmEx(
-            self._handle,
-            1 if b.transposed else 0,
-            1 if a.transposed else 0,
-            n,
-            m,
-            k,
-            ctypes.byref(one),
-            ctypes.c_void_p(b.pointer),
-            _TYPE[dtype],
-            b.pitch,
-            ctypes.c_void_p(a.pointer),
-            _TYPE[dtype],
-            a.pitch,
-            ctypes.byref(zero),
-            ctypes.c_void_p(c.pointer),
-            _TYPE[result_dtype],
-            c.pitch,
-            compute,
-            -1,
-        )
+            self._handle, p.b_transposed, p.a_transposed, p.n, p.m, p.k, one, b, kind, p.b_pitch, a, kind, p.a_pitch,
+            zero, c, result_kind, p.c_pitch, compute, -1,
+        )  # fmt: skip
         if code:
-            raise driver.CudaError(f"cuBLAS: product of {m}x{k} and {k}x{n} failed (status {code})")
+            raise driver.CudaError(f"cuBLAS: product of {p.m}x{p.k} and {p.k}x{p.n} failed (status {code})")
 
-    def _plain(self, stream: int, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, dtype: str) -> None:
-        m, n, k = shape
-        a_i, a_k = (1, a.pitch) if a.transposed else (a.pitch, 1)
-        b_k, b_j = (1, b.pitch) if b.transposed else (b.pitch, 1)
-        arguments = driver.pointer_bytes(a.pointer, b.pointer, c.pointer, m, n, k, a_i, a_k, b_k, b_j, c.pitch, 0)
-        grid = ((n + 63) // 64, (m + 63) // 64, 1)
-        if grid[1] > 65535:  # the grid's limit: in parts
-            half = (m // 2 + 63) // 64 * 64
-            size = dtype_of(dtype).itemsize
-            for start, rows in ((0, half), (half, m - half)):
-                part_a = Matrix(a.pointer + start * a_i * size, a.pitch, a.transposed)
-                part_c = Matrix(c.pointer + start * c.pitch * size, c.pitch)
-                self._plain(stream, (rows, n, k), part_a, b, part_c, dtype)
+    def _plain(self, stream: int, product: Product, a: int, b: int, c: int) -> None:
+        p = product
+        a_i, a_k = (1, p.a_pitch) if p.a_transposed else (p.a_pitch, 1)
+        b_k, b_j = (1, p.b_pitch) if p.b_transposed else (p.b_pitch, 1)
+        if p.m > 65535 * 64:  # the grid's limit: in parts
+            half = (p.m // 2 + 63) // 64 * 64
+            size = dtype_of(p.dtype).itemsize
+            self._plain(stream, replace(p, m=half), a, b, c)
+            self._plain(stream, replace(p, m=p.m - half), a + half * a_i * size, b, c + half * p.c_pitch * size)
             return
-        array_kernels(self._index, dtype)["multiply"](stream, grid, 256, *arguments)
+        grid = ((p.n + 63) // 64, (p.m + 63) // 64, 1)
+        values = (a, b, c, p.m, p.n, p.k, a_i, a_k, b_k, b_j, p.c_pitch, 0)
+        launch = driver.Launch(array_kernels(self._index, p.dtype)["multiply"], grid, 256)
+        launch(stream, *[driver.pack((value,)) for value in values])
 
 
 _local = threading.local()

@@ -39,7 +39,7 @@ def _project(call: Call, values: dict[str, int]) -> str:
     dtype = "float32" if call.dtype in ("float16", "bfloat16") and call.multiply.is_library else call.dtype
     x = values["x"] = call.scratch(call.rows * width, dtype)
     if p.I == 0:
-        driver.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize), call.stream)
+        call.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize))
         return dtype
     call.product(
         (call.rows, width, p.I),
@@ -66,9 +66,10 @@ def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     carry_dtype = "float64" if call.dtype == "float64" else "float32"
     values["carry"] = call.scratch(planes * p.N * p.D * p.H, carry_dtype)
     loaded = kernels.module(call.index, "steps.cu", call.macros(input_dtype))
-    packed = kernels.arguments(values)
+    row = kernels.arguments(values)
     grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
-    loaded["forward_start"](call.stream, grid, 256, packed)
+    call.launch(driver.Launch(loaded["forward_start"], grid, 256), row)
+    phases = [driver.Launch(loaded[f"forward_step{phase}"], grid, 256) for phase in range(len(p.cell.phases))]
     for step in range(p.T):
-        for phase in range(len(p.cell.phases)):
-            loaded[f"forward_step{phase}"](call.stream, grid, 256, packed, *driver.pointer_bytes(step))
+        for launch in phases:
+            call.launch(launch, row, (step,))

@@ -22,7 +22,7 @@ def gradients(problem: Problem) -> dict[str, Any]:
     results = {name: call.result(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None}
     if call.rows == 0:
         for result in results.values():
-            driver.clear(result.pointer, result.size * result.dtype.itemsize, call.stream)
+            call.clear(result.pointer, result.size * result.dtype.itemsize)
     else:
         _Gradient(call, results).run()
     call.finish()
@@ -64,7 +64,7 @@ class _Gradient:
         call, p = self.call, self.p
         for phase in range(len(p.cell.phases)):
             self.values[f"operand{phase}"] = call.scratch(call.rows * p.D * call.HP)
-        self.around["operands"](call.stream, (1056, 1, 1), 256, kernels.arguments(self.values))
+        call.launch(driver.Launch(self.around["operands"], (1056, 1, 1), 256), kernels.arguments(self.values))
         if not p.cell.needs_product:
             return
         product = self.values["product"] = call.scratch(call.rows * p.D * p.H)
@@ -95,13 +95,15 @@ class _Gradient:
         carry_dtype = "float64" if call.dtype == "float64" else "float32"
         self.values["carry"] = call.scratch(2 * p.N * p.D * p.H, carry_dtype)
         loaded = kernels.module(call.index, "steps.cu", call.macros())
-        packed = kernels.arguments(self.values)
+        row = kernels.arguments(self.values)
         grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
+        last = len(p.cell.phases) - 1
+        phases = [driver.Launch(loaded[f"gradient_step{phase}"], grid, 256) for phase in range(last, -1, -1)]
         for step in range(p.T - 1, -1, -1):
-            for phase in range(len(p.cell.phases) - 1, -1, -1):
-                loaded[f"gradient_step{phase}"](call.stream, grid, 256, packed, *driver.pointer_bytes(step))
+            for launch in phases:
+                call.launch(launch, row, (step,))
         if p.init_state is not None or p.init_cell is not None:
-            loaded["gradient_end"](call.stream, grid, 256, packed)
+            call.launch(driver.Launch(loaded["gradient_end"], grid, 256), row)
 
     def weights(self) -> None:
         """The gradients of R, W and the source."""
@@ -138,7 +140,7 @@ class _Gradient:
         weight = call.plain(p.input_weight)
         if not whole:  # zero rows where dx has padding
             padded = call.scratch(gates * unit_pitch * p.I)
-            driver.clear(padded, gates * unit_pitch * p.I * self.size, call.stream)
+            call.clear(padded, gates * unit_pitch * p.I * self.size)
             call.copy(weight, padded, (gates, p.H, p.I), (p.H * p.I, p.I, 1), (unit_pitch * p.I, p.I))
             weight = padded
         result = Matrix(self.results["source"].pointer, p.I)
@@ -154,13 +156,12 @@ class _Gradient:
         columns = p.D * p.G * p.H
         width = 2 * columns + p.D * p.H
         partial = call.scratch(_SHARES * width, "float64" if call.dtype == "float64" else "float32")
-        packed = kernels.arguments(self.values)
+        row = kernels.arguments(self.values)
         grid = ((columns + 31) // 32, _SHARES, 1)
-        self.around["column_sums"](call.stream, grid, 256, packed, *driver.pointer_bytes(partial, which))
+        call.launch(driver.Launch(self.around["column_sums"], grid, 256), row, (partial,), (which,))
         pointers = [self.results[name].pointer if name in self.results else 0 for name in names]
-        grid = ((width + 255) // 256, 1, 1)
-        values = driver.pointer_bytes(partial, _SHARES, *pointers)
-        self.around["finish_sums"](call.stream, grid, 256, packed, *values)
+        launch = driver.Launch(self.around["finish_sums"], ((width + 255) // 256, 1, 1), 256)
+        call.launch(launch, row, *[(value,) for value in (partial, _SHARES, *pointers)])
 
     def _row(self, name: str, row: int, width: int) -> int:
         return self.results[name].pointer + row * width * self.size

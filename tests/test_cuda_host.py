@@ -1,0 +1,154 @@
+"""What the CUDA engine asks of the driver and of cuBLAS, without either: see cuda_mock."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gatewise
+from cuda_samples import OPERATIONS, Sample, gradient_arguments, sample
+
+torch = pytest.importorskip("torch")
+from cuda_mock import Kind, Library, gpu  # noqa: E402
+from gatewise.engines.cuda import planner, tape  # noqa: E402
+
+
+def tensor(value: np.ndarray[Any, Any]) -> Any:
+    if value.dtype.name == "bfloat16":
+        return torch.from_numpy(value.view(np.uint16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(value))
+
+
+def run(made: Sample, library: Library, kind: Kind, given: dict[str, Any]) -> tuple[list[Any], list[Any], int]:
+    """Results of the forward and the gradient call, what was done for them, and how many arrays were made."""
+    forward, gradients = OPERATIONS[made.operation]
+    arguments = {name: given[name] for name in made.arguments}
+    extra = {name: given[name] for name in made.gradients}
+    precision = "highest" if made.dtype == "highest" else "default"
+    library.calls, kind.allocated = [], []
+    with planner.wish(made.family, made.pick, made.starve), gatewise.use_precision(precision):
+        results = forward(**arguments, descriptor=made.descriptor)
+        saved = gradient_arguments(made, results)
+        results += gradients(**arguments, **extra, **saved, descriptor=made.descriptor)
+    return results, library.calls, len(kind.allocated)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_call_done_again_is_the_call(seed: int) -> None:
+    """Launch by launch and argument by argument: from the tape, and worked out anew."""
+    made = sample(seed)
+    given = {name: tensor(value) for name, value in (made.arguments | made.gradients).items()}
+    with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
+        first, _, _ = run(made, library, kind, given)
+        replayed, done, arrays = run(made, library, kind, given)
+        patch.setattr(Kind, "signature", lambda *_: None)
+        anew, expected, _ = run(made, library, kind, given)
+    assert done == expected != []
+    assert [(a.shape, a.dtype) for a in replayed] == [(a.shape, a.dtype) for a in anew]
+    assert arrays == len(first) + 2  # the results, and for each call one piece of scratch memory
+
+
+def arguments(T: int = 4, N: int = 16, H: int = 256) -> tuple[Any, ...]:
+    return tuple(torch.zeros(shape, dtype=torch.bfloat16) for shape in ((T, N, H), (4 * H, H), (4 * H, H), (4 * H,)))
+
+
+def calls_of(library: Library) -> list[str]:
+    names, library.calls = library.names(), []
+    return names
+
+
+@pytest.mark.parametrize("family", ["block", "cluster", "grid"])
+def test_operands_are_emptied_before_the_kernel_in_every_call(family: str) -> None:
+    marks = ["fill"] if family == "grid" else []
+    with gpu() as (library, _), planner.wish(family):
+        for _ in range(3):
+            gatewise.lstm(*arguments(H=128))
+            assert calls_of(library) == ["product", *marks, "pack", "run"]
+
+
+def test_pointers_are_those_of_the_call() -> None:
+    """A tape puts in every pointer anew: the rows of two calls differ exactly where arrays do."""
+    seen: list[tuple[int, ...]] = []
+    with gpu(), pytest.MonkeyPatch.context() as patch:
+        pack = tape._Row.packed
+        patch.setattr(tape._Row, "packed", lambda row, bases: seen.append((len(row.moving), len(bases))) or pack(row, bases))
+        first, second = arguments(), arguments()
+        gatewise.lstm(*first)
+        assert not seen
+        (a,), (b,) = gatewise.lstm(*second), gatewise.lstm(*second)
+    assert a.data_ptr() != b.data_ptr()
+    # x, bias, recurrent_weight, weights, operand0, state move; four arguments, one result and the scratch memory are there
+    assert seen == [(6, 6), (6, 6)]
+
+
+def test_a_pointer_knows_where_it_comes_from() -> None:
+    pointer = tape.Pointer(1000, "bias", 8) + 24
+    assert (pointer, pointer.region, pointer.offset) == (1024, "bias", 32)
+
+
+def test_another_layout_is_another_call() -> None:
+    x, R, W, b = arguments()
+    wide = torch.zeros(4, 16, 512, dtype=torch.bfloat16)[:, :, ::2]
+    with gpu() as (library, _):
+        for source, copies in ((x, []), (wide, ["copy"]), (x, []), (wide, ["copy"])):
+            gatewise.lstm(source, R, W, b)
+            assert [name for name in calls_of(library) if name == "copy"] == copies
+
+
+def test_errors_are_the_same_after_a_good_call() -> None:
+    x, R, W, b = arguments()
+    with gpu():
+        for _ in range(2):
+            gatewise.lstm(x, R, W, b)
+        with pytest.raises(gatewise.ShapeError, match="bias must be"):
+            gatewise.lstm(x, R, W, b[:-1])
+        with pytest.raises(gatewise.DTypeError, match="descriptor must be"):
+            gatewise.lstm(x, R, W, b, descriptor=gatewise.GRUDescriptor())  # type: ignore[arg-type]
+        with pytest.raises(gatewise.DTypeError, match="descriptor must be"):
+            gatewise.lstm(x, R, W, b, descriptor=[])  # type: ignore[arg-type]
+        with pytest.raises(gatewise.UnsupportedError, match="requires grad"):
+            gatewise.lstm(x, R.clone().requires_grad_(), W, b)
+        with pytest.raises(gatewise.UnsupportedError, match="one device"):
+            gatewise.lstm(x, np.zeros((1024, 256), np.float32), W, b)
+
+
+@pytest.mark.parametrize(("T", "N"), [(0, 3), (4, 0), (0, 0)])
+def test_empty_calls_launch_nothing(T: int, N: int) -> None:
+    with gpu() as (library, _):
+        for _ in range(2):
+            x, R, W, b = arguments(T, N, 64)
+            state, cell, z = gatewise.lstm(x, R, W, b, descriptor=gatewise.LSTMDescriptor(training=True))
+            assert state.shape == cell.shape == (T, N, 64)
+            assert not library.calls
+            found = gatewise.lstm_gradients(x, R, state, z, cell, input_weight=W, bias=b)
+            assert [each.shape for each in found] == [each.shape for each in (x, R, W, b)]
+            assert calls_of(library) == ["clear"] * 3  # of the weights and the bias; the source's gradient is empty
+
+
+def test_threads_share_a_tape() -> None:
+    made = arguments(2, 3, 32)
+    results: list[Any] = []
+    with gpu() as (library, _):
+        gatewise.lstm(*made)
+        calls_of(library)
+        threads = [threading.Thread(target=lambda: results.append(gatewise.lstm(*made))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({result[0].data_ptr() for result in results}) == 4
+    assert sorted(set(library.names())) == ["pack", "product", "run"]
+
+
+def test_kinds_without_signatures_are_checked_every_time() -> None:
+    assert Kind.replays
+    with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kind, "signature", lambda *_: None)
+        for _ in range(3):
+            kind.allocated = []
+            gatewise.lstm(*arguments())
+            assert calls_of(library)[-2:] == ["pack", "run"]
+        assert len(kind.allocated) == 2  # the result, and scratch memory in one piece
