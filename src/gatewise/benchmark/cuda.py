@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gatewise
 from gatewise.cells import cell_of
 from gatewise.engines.cuda import driver, planner, warm
+
+from .cuda_floors import floor
 
 # T, N, I, H, directions
 SHAPES: tuple[tuple[int, int, int, int, int], ...] = (
@@ -145,7 +148,7 @@ def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     compile_ahead(cells, dtypes, shapes)
-    device = driver.device(0)
+    device, gpu = driver.device(0), torch.cuda.get_device_name(0)
     for cell in cells:
         for dtype in dtypes:
             for sizes in shapes:
@@ -153,19 +156,21 @@ def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes
                 case = _Case(cell, dtype, sizes)
                 ours = [milliseconds(call) for call in case.gatewise_calls()]
                 rival = case.cudnn_calls()
-                theirs = [milliseconds(call) for call in rival] if rival is not None else [math.nan, math.nan]
+                theirs = [None, None] if rival is None else [milliseconds(call) for call in rival]
                 plans = [
                     planner.choose(cell_of(descriptor_of(cell)), back, N, H, D, dtype, False, device, planner.Wish())
                     for back in (False, True)
                 ]
                 row: Row = {"cell": cell, "dtype": dtype, "T": T, "N": N, "I": I, "H": H, "directions": D}
                 row["families"] = [plan.family for plan in plans]
+                row["floor_us_per_step"] = floor(plans[0], N, gpu)
                 for name, mine, other in zip(("forward", "training"), ours, theirs, strict=True):
                     row[name] = {
                         "ms": mine,
                         "us_per_step": 1000 * mine / T,
-                        "cudnn_us_per_step": 1000 * other / T,
-                        "ratio": other / mine,
+                        "cudnn_ms": other,
+                        "cudnn_us_per_step": None if other is None else 1000 * other / T,
+                        "ratio": None if other is None else other / mine,
                     }
                 yield row
                 del case
@@ -175,18 +180,54 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
+def host_microseconds(calls: int = 500) -> float:
+    """What one small forward call costs the host, which does not wait for the GPU."""
+    import torch
+
+    case = _Case("lstm", "bfloat16", (4, 16, 256, 256, 1))
+    forward, _ = case.gatewise_calls()
+    for _ in range(20):
+        forward()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        forward()
+    spent = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return 1e6 * spent / calls
+
+
+def machine() -> dict[str, str]:
+    """What the figures hold for."""
+    import torch
+
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": str(torch.__version__),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "gatewise": gatewise.__version__,
+    }
+
+
+def number(value: float | None) -> str:
+    """For a table: three figures, a dash for none."""
+    return "–" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def sizes_of(row: Row) -> str:
+    return f"{row['T']}, {row['N']}, {row['I']}, {row['H']}" + (", both directions" if row["directions"] == 2 else "")
+
+
 def markdown(rows: list[Row]) -> str:
     """The rows as one table, and their means."""
-    lines = [
-        "| cell | dtype | T, N, I, H | kernels | forward us/step | cuDNN | ratio | training us/step | cuDNN | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    parts = ("ms", "us/step", "cuDNN us/step", "ratio")
+    titles = ["cell", "dtype", "T, N, I, H", "kernels", "floor us/step"]
+    titles += [f"{name} {part}" for name in ("forward", "training") for part in parts]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in rows:
-        sizes = f"{row['T']}, {row['N']}, {row['I']}, {row['H']}" + (", both directions" if row["directions"] == 2 else "")
-        cells = [row["cell"], row["dtype"], sizes, " / ".join(row["families"])]
+        cells = [row["cell"], row["dtype"], sizes_of(row), " / ".join(row["families"]), number(row.get("floor_us_per_step"))]
         for name in ("forward", "training"):
-            part = row[name]
-            cells += [f"{part['us_per_step']:.2f}", f"{part['cudnn_us_per_step']:.2f}", f"{part['ratio']:.2f}"]
+            cells += [number(row[name][key]) for key in ("ms", "us_per_step", "cudnn_us_per_step", "ratio")]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
     for cell in dict.fromkeys(row["cell"] for row in rows):
@@ -194,9 +235,12 @@ def markdown(rows: list[Row]) -> str:
             mine = [row for row in rows if (row["cell"], row["dtype"]) == (cell, dtype)]
             text = []
             for name in ("forward", "training"):
-                ratios = [row[name]["ratio"] for row in mine if not math.isnan(row[name]["ratio"])]
+                ratios = [row[name]["ratio"] for row in mine if row[name]["ratio"] is not None]
                 if ratios:
                     text.append(f"{name} {geometric_mean(ratios):.2f} (least {min(ratios):.2f})")
+            floors = [row["forward"]["us_per_step"] / row["floor_us_per_step"] for row in mine if row.get("floor_us_per_step")]
+            if floors:
+                text.append(f"forward over the floor {geometric_mean(floors):.2f} (most {max(floors):.2f})")
             if text:
                 lines.append(f"- {cell} {dtype}, geometric mean over cuDNN: " + ", ".join(text))
     return "\n".join(lines) + "\n"

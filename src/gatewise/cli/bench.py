@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,29 +74,49 @@ def cuda(
     cells: Annotated[str, typer.Option(help="Some of lstm,gru,gru_before.")] = "lstm,gru",
     dtypes: Annotated[str, typer.Option(help="Some of bfloat16,float16,float32.")] = "bfloat16,float16,float32",
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes: a first look.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.", dir_okay=False)] = None,
+    standard: Annotated[bool, typer.Option(help="The table of shapes.")] = True,
+    variants: Annotated[bool, typer.Option(help="The table of variants, in the first dtype, beside a loop in PyTorch.")] = True,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="The loop through torch.compile, too.")] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here.", dir_okay=False)] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the shapes here (.png, .svg, .pdf).", dir_okay=False)
+    ] = None,
 ) -> None:
-    """Time gatewise and PyTorch's cuDNN by turns on the GPU: forward, and training step with all gradients."""
-    from gatewise.benchmark import cuda as bench
+    """Time gatewise and PyTorch's cuDNN by turns on the GPU: forward, and training step with all gradients.
+
+    Then variants that cuDNN leaves out, beside a loop in PyTorch; and what a small call costs the host.
+    """
     from gatewise.benchmark.shapes import parse_names
     from gatewise.engines import ENGINES
 
-    _check_files(json_file, None)
+    _check_files(json_file, plot_file)
     reason = ENGINES["cuda"].unavailable()
     if reason is not None:
         typer.echo(f"gatewise bench: {reason}", err=True)
         raise typer.Exit(2)
+    from gatewise.benchmark import cuda as bench
+    from gatewise.benchmark import cuda_plot, cuda_variants
+
     try:
         chosen = parse_names("cells", cells, bench.CELLS), parse_names("dtypes", dtypes, bench.DTYPES)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    rows = []
-    for row in bench.measure(*chosen, bench.QUICK if quick else bench.SHAPES):
-        rows.append(row)
-        typer.echo(bench.markdown([row]).splitlines()[2])
-    typer.echo(bench.markdown(rows), nl=False)
+    report: dict[str, Any] = {"machine": bench.machine(), "rows": [], "variants": []}
+    if standard:
+        for row in bench.measure(*chosen, bench.QUICK if quick else bench.SHAPES):
+            report["rows"].append(row)
+            typer.echo(bench.markdown([row]).splitlines()[2])
+        typer.echo("\n" + bench.markdown(report["rows"]))
+    if variants:
+        shapes = cuda_variants.QUICK if quick else cuda_variants.SHAPES
+        report["variants"] = list(cuda_variants.measure(chosen[1][:1], shapes, compiled))
+        typer.echo(cuda_variants.markdown(report["variants"]))
+    report["host_us_per_call"] = bench.host_microseconds()
+    typer.echo(f"a small forward call costs the host {report['host_us_per_call']:.1f} us")
     if json_file is not None:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if plot_file is not None and report["rows"]:
+        cuda_plot.draw(report["rows"], plot_file, report["machine"]["gpu"])
 
 
 @app.command("table")

@@ -100,14 +100,18 @@ def _with_rows(work: Work, plain: Step) -> Step:
 class TorchLoop:
     modes: tuple[str, ...] = MODES
 
-    def __init__(self, compiled: bool) -> None:
+    def __init__(self, compiled: bool, device: str = "cpu", dtype: str = "float32") -> None:
         self.compiled = compiled
+        self.device, self.dtype = device, dtype
         self.name = "torch loop, compiled" if compiled else "torch loop"
         self._broken: str | None = None  # why compiling failed once; not tried again
 
     def unavailable(self) -> str | None:
-        if self._broken is None and self.compiled and not (shutil.which("g++") or shutil.which("clang++")):
-            self._broken = "torch.compile needs a C++ compiler (g++ or clang++)"
+        if self._broken is None and self.compiled:
+            if self.device == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+                self._broken = "torch.compile needs a C++ compiler (g++ or clang++)"
+            elif self.device != "cpu" and missing("triton"):
+                self._broken = "torch.compile needs triton for a GPU"
         return missing("torch") or self._broken
 
     def version(self) -> str:
@@ -124,13 +128,13 @@ class TorchLoop:
         if self.compiled:
             step = torch.compile(step, dynamic=False)
         training = mode == "training"
-        given = {name: torch.from_numpy(work.arguments[name].copy()) for name in _DIFFERENTIATED if name in work.arguments}
+        given = {name: self.place(work.arguments[name].copy()) for name in _DIFFERENTIATED if name in work.arguments}
         if training:
             for tensor in given.values():
                 tensor.requires_grad_()
         per_step = {name: work.arguments[name] for name in ("mask", "lengths", "resets") if name in work.arguments}
-        loop = _loop(work, step, given, {name: torch.from_numpy(array) for name, array in per_step.items()})
-        gradient = torch.from_numpy(work.output_gradient)
+        loop = _loop(work, step, given, {name: self.place(array) for name, array in per_step.items()})
+        gradient = self.place(work.output_gradient)
 
         def call() -> Any:
             with torch.set_grad_enabled(training):
@@ -139,11 +143,19 @@ class TorchLoop:
 
         def results(raw: Any) -> dict[str, Array]:
             found = zip(given, raw[1], strict=False)
-            return {"state": raw[0].detach().numpy(), **{f"gradient of {name}": array.numpy() for name, array in found}}
+            named = {f"gradient of {name}": array for name, array in found} | {"state": raw[0].detach()}
+            return {name: array.to("cpu", torch.float32).numpy() for name, array in named.items()}
 
         if self.compiled:
             self._compile(call)
         return Prepared(call, results)
+
+    def place(self, array: Array) -> Tensor:
+        """The array on the rival's device, in its dtype if it is of floating point."""
+        import torch
+
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.device, getattr(torch, self.dtype) if tensor.is_floating_point() else tensor.dtype)
 
     def _compile(self, call: Callable[[], Any]) -> None:
         """The first call, which compiles. torch.compile raises many kinds of errors; each means there is no such rival."""
@@ -172,9 +184,10 @@ def _loop(work: Work, step: Step, given: dict[str, Tensor], per_step: dict[str, 
     keeps: Any = nothing
     actives: Any = nothing
     if "resets" in per_step:
-        keeps = (~per_step["resets"]).to(torch.float32).unsqueeze(-1)
+        keeps = (~per_step["resets"]).to(given["source"].dtype).unsqueeze(-1)
     if "lengths" in per_step:
-        actives = (torch.arange(T).unsqueeze(1) < per_step["lengths"]).unsqueeze(-1)
+        steps = torch.arange(T, device=given["source"].device)
+        actives = (steps.unsqueeze(1) < per_step["lengths"]).unsqueeze(-1)
     inside = {name: given[name] for name in ("recurrent_weight", "peephole", "secondary_bias") if name in given}
 
     def loop() -> Tensor:
