@@ -1,8 +1,13 @@
-"""The CUDA engine on a GPU. Skips itself without one, or without torch built for it."""
+"""The CUDA engine on a GPU. Skips itself without one, or without torch built for it.
+
+GATEWISE_GPU_SAMPLES says how many sampled calls are compared with the reference (60), GATEWISE_GPU_LAUNCHES how often a call
+is repeated to see the same bits (500).
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -11,15 +16,23 @@ import pytest
 import gatewise
 from cuda_samples import OPERATIONS, TOLERANCE, Sample, difference, kernel_jobs, reference, sample
 from gatewise import checking
+from gatewise.cells import LSTM
 from gatewise.engines import cuda
 from gatewise.engines.cuda import driver, planner, warm
 
-torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda.unavailable() is not None or not torch.cuda.is_available(), reason="no NVIDIA GPU"),
-]
+torch = pytest.importorskip("torch", reason="the GPU tests make their arrays with torch")
+NO_GPU = cuda.unavailable() or (None if torch.cuda.is_available() else "this torch is not built for the GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))]
 SAMPLES = int(os.environ.get("GATEWISE_GPU_SAMPLES", "60"))
+LAUNCHES = int(os.environ.get("GATEWISE_GPU_LAUNCHES", "500"))
+_worst: dict[str, float] = {}  # difference by dtype, so far
+
+
+def tell(request: pytest.FixtureRequest, text: str) -> None:
+    """A line of progress that is seen while the tests run."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\n{text}", flush=True)
 
 
 def to_gpu(value: np.ndarray) -> Any:
@@ -41,10 +54,14 @@ def run(made: Sample, saved: dict[str, np.ndarray]) -> tuple[list[Any], list[Any
 
 
 @pytest.fixture(scope="module")
-def compiled() -> None:
+def compiled(request: pytest.FixtureRequest) -> None:
     device = driver.device(0)
     jobs = [job for seed in range(SAMPLES) for job in kernel_jobs(sample(seed), device)]
-    _, errors = warm.compile_all(jobs, device.architecture)
+    start = time.perf_counter()
+    count, errors = warm.compile_all(jobs, device.architecture)
+    tell(
+        request, f"{count} kernels of {SAMPLES} samples compiled in {time.perf_counter() - start:.0f} s, {len(errors)} refused"
+    )
     assert not errors, errors[0]
 
 
@@ -59,7 +76,7 @@ def _poisoned() -> Any:
 @pytest.mark.usefixtures("compiled", "_poisoned")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seed", range(SAMPLES))
-def test_agrees_with_the_reference(seed: int) -> None:
+def test_agrees_with_the_reference(seed: int, request: pytest.FixtureRequest) -> None:
     made = sample(seed)
     expected, expected_gradients, saved = reference(made)
     got, got_gradients = run(made, saved)
@@ -68,6 +85,10 @@ def test_agrees_with_the_reference(seed: int) -> None:
         for place, (a, b) in enumerate(zip(found, wanted, strict=True)):
             worst = difference(a.double().cpu().numpy(), b)
             assert worst <= TOLERANCE[made.dtype], f"{name} result {place} differs by {worst:.2e}: {made.text}"
+            _worst[made.dtype] = max(worst, _worst.get(made.dtype, 0.0))
+    if (seed + 1) % 50 == 0 or seed + 1 == SAMPLES:
+        found = ", ".join(f"{dtype} {worst:.1e}" for dtype, worst in sorted(_worst.items()))
+        tell(request, f"{seed + 1} of {SAMPLES} samples; largest differences: {found}")
     for a, b in zip([*got, *got_gradients], [*again, *gradients_again], strict=True):
         assert torch.equal(a, b), made.text
 
@@ -140,12 +161,108 @@ def test_arrays_on_two_devices_are_refused() -> None:
 
 @pytest.mark.parametrize("family", ["block", "cluster", "grid"])
 def test_many_launches_give_the_same_bits(family: str) -> None:
-    launches = int(os.environ.get("GATEWISE_GPU_LAUNCHES", "500"))
     arguments = plain_lstm(T=4, N=16, H=128)
     with planner.wish(family):
         (expected,) = gatewise.lstm(*arguments)
         differing = torch.zeros((), dtype=torch.int64, device="cuda")
-        for _ in range(launches):
+        for _ in range(LAUNCHES):
             (state,) = gatewise.lstm(*arguments)
             differing += (state != expected).any()
     assert differing.item() == 0
+
+
+def training_call(T: int, N: int, H: int, operation: str = "lstm", seed: int = 1) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Arguments, incoming gradients and descriptor of a call with initial values."""
+    torch.manual_seed(seed)
+    G = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}[operation]
+    kinds = {
+        "lstm": gatewise.LSTMDescriptor,
+        "gru": gatewise.GRUDescriptor,
+        "single_gate_rnn": gatewise.SingleGateRNNDescriptor,
+    }
+
+    def make(*shape: int) -> Any:
+        return ((torch.rand(shape, device="cuda") - 0.5) / max(H, 1) ** 0.5).bfloat16()
+
+    arguments = {
+        "source": make(T, N, 8),
+        "recurrent_weight": make(G * H, H),
+        "input_weight": make(G * H, 8),
+        "bias": make(G * H),
+        "init_state": make(N, H),
+    }
+    if operation == "lstm":
+        arguments["init_cell"] = make(N, H)
+    return arguments, {"source_gradient": make(T, N, H), "state_gradient": make(N, H)}, kinds[operation](training=True)
+
+
+def train(arguments: dict[str, Any], extra: dict[str, Any], descriptor: Any, operation: str = "lstm") -> list[Any]:
+    forward, gradients = OPERATIONS[operation]
+    results = forward(**arguments, descriptor=descriptor)
+    saved = {"z_state": results[-1]}
+    if operation == "lstm":
+        saved["cell_output_fwd"] = results[1]
+    elif operation == "gru":
+        saved["output_fwd"] = results[0]
+    return [*results, *gradients(**arguments, **extra, **saved, descriptor=descriptor)]
+
+
+@pytest.mark.usefixtures("_poisoned")
+@pytest.mark.parametrize("operation", list(OPERATIONS))
+@pytest.mark.parametrize(("T", "N"), [(0, 3), (4, 0), (0, 0)])
+def test_empty_calls(operation: str, T: int, N: int) -> None:
+    arguments, extra, descriptor = training_call(T, N, 24, operation)
+    for _ in range(2):  # checked and worked out; then from its tape
+        found = train(arguments, extra, descriptor, operation)
+        gradients = found[-len(arguments) :]
+        assert found[0].shape == (T, N, 24)
+        assert sorted(each.shape for each in gradients) == sorted(each.shape for each in arguments.values())
+        assert all((each == 0).all().item() for each in gradients)
+
+
+@pytest.mark.parametrize("T", [1, 2])
+def test_few_steps_in_several_passes(T: int) -> None:
+    """A block with more rows than it takes in one pass reads ahead, from the first product on."""
+    arguments, extra, descriptor = training_call(T, 256, 1024)
+    plan = planner.choose(LSTM, True, 256, 1024, 1, "bfloat16", False, driver.device(0), planner.current_wish())
+    assert plan.tiling is not None
+    if plan.tiling.passes == 1:
+        pytest.skip("this GPU needs one pass only")
+    found = train(arguments, extra, descriptor)
+    with planner.wish("steps"):
+        expected = train(arguments, extra, descriptor)
+    for a, b in zip(found, expected, strict=True):
+        assert difference(a.double().cpu().numpy(), b.double().cpu().numpy()) <= TOLERANCE["bfloat16"]
+
+
+def test_a_call_done_again_on_other_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [training_call(5, 9, 96, seed=seed) for seed in range(3)]
+    found = [train(*each) for each in calls]
+    monkeypatch.setattr("gatewise.device_arrays._TorchCuda.signature", lambda *_: None)
+    for each, results in zip(calls, found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(results, train(*each), strict=True))
+
+
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "steps"])
+def test_gradients_in_a_cuda_graph(family: str) -> None:
+    made = training_call(6, 9, 96)
+    with planner.wish(family):
+        expected = train(*made)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = train(*made)
+    for _ in range(3):
+        for each in results:
+            each.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def test_lengths_out_of_range_act_like_the_nearest() -> None:
+    arguments = plain_lstm(T=6, N=4)
+    wild = torch.tensor([-(2**32) + 3, -1, 6, 2**40], device="cuda")
+    (state,) = gatewise.lstm(*arguments, lengths=wild)
+    (expected,) = gatewise.lstm(*arguments, lengths=wild.clamp(0, 6))
+    assert torch.equal(state, expected)
+    assert (state[:, :2] == 0).all().item()
