@@ -13,6 +13,7 @@ from cuda_samples import OPERATIONS, Sample, gradient_arguments, sample
 
 torch = pytest.importorskip("torch")
 from cuda_mock import Kind, Library, gpu  # noqa: E402
+from gatewise.engines import replay  # noqa: E402
 from gatewise.engines.cuda import planner, tape  # noqa: E402
 
 
@@ -152,3 +153,14 @@ def test_kinds_without_signatures_are_checked_every_time() -> None:
             gatewise.lstm(*arguments())
             assert calls_of(library)[-2:] == ["pack", "run"]
         assert len(kind.allocated) == 2  # the result, and scratch memory in one piece
+
+
+def test_a_launch_for_every_step_is_not_kept() -> None:
+    made = arguments(T=100, N=2, H=16)
+    with gpu() as (library, _), planner.wish("steps"):
+        for _ in range(2):
+            gatewise.lstm(*made)
+            assert calls_of(library) == ["product", "forward_start", *["forward_step0"] * 100]
+        assert not replay._known
+        gatewise.lstm(*arguments(T=10, N=2, H=16))
+        assert len(replay._known) == 1
