@@ -266,7 +266,8 @@ struct GradientRun {
         for (int64_t g = 0; g < groups.count; ++g) {
           const int64_t first = m.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
           for (int64_t k = 0; k < depth_here; ++k) {
-            std::memcpy(A + k * count, left + (k0 + k) * left_stride + first, count * sizeof(Real));
+            const Real* from = left + (k0 + k) * left_stride + first;
+            for (int64_t i = 0; i < count; ++i) A[k * count + i] = from[i];
           }
           const auto product = tile_function<Real, true>(wide, static_cast<int>(count));
           for (int64_t n = n0; n < n1; n += tile) {
@@ -335,7 +336,7 @@ struct GradientRun {
     if (output && cell.output_sees_new_cell) {
       return load_units<Real>(call.cell_given, call.dtype, ((t * call.N + n) * call.D + d) * call.H + unit, call.H - unit);
     }
-    return previous(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
+    return previous<false>(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
   }
 
   int64_t before(int d, int64_t t) const {
@@ -345,15 +346,16 @@ struct GradientRun {
 
   // The state or cell a row had before step t: 0 at a reset, the initial one where the row starts, else the result at
   // the step before.
+  template <bool FULL>
   GATEWISE_INLINE Vec<Real> previous(const void* results, const void* initial, int d, int64_t t, int64_t before, int64_t n,
                                      int64_t unit) const {
     if (call.reset(t, n)) return Vec<Real>(0.0);
     const int64_t left = call.H - unit;
     if (before >= 0 && call.active(before, n)) {
-      return load_units<Real>(results, call.dtype, ((before * call.N + n) * call.D + d) * call.H + unit, left);
+      return Access<Real, FULL>::load(results, call.dtype, ((before * call.N + n) * call.D + d) * call.H + unit, left);
     }
     if (initial == nullptr) return Vec<Real>(0.0);
-    return load_units<Real>(initial, call.dtype, (n * call.D + d) * call.H + unit, left);
+    return Access<Real, FULL>::load(initial, call.dtype, (n * call.D + d) * call.H + unit, left);
   }
 
   // The source's gradient for this thread's share of the chunk's rows.

@@ -7,122 +7,153 @@ namespace gatewise {
 namespace GATEWISE_ISA {
 
 // Gradient values at one vector of units of one row: everything that was saved or given.
-template <class Real, class Cell>
+template <class Real, class Cell, bool FULL>
 GATEWISE_INLINE void load_saved(const GradientStep<Real>& step, int64_t n, int64_t unit, Gradient<Vec<Real>, Cell::gates>& v) {
   using V = Vec<Real>;
+  using Units = Access<Real, FULL>;
   constexpr int G = Cell::gates;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const int64_t H = call.H, left = H - unit, row = (step.t * call.N + n) * call.D + step.direction;
   for (int g = 0; g < G; ++g) {
     const int64_t index = row * G * H + call.slot[g] * H + unit;
-    v.gate[g] = load_units<Real>(call.z_given, call.dtype, index, left);
+    v.gate[g] = Units::load(call.z_given, call.dtype, index, left);
     v.dgate[g] = V(0.0);
-    if (call.z_state_gradient != nullptr) v.dgate[g] = load_units<Real>(call.z_state_gradient, call.dtype, index, left);
+    if (call.z_state_gradient != nullptr) v.dgate[g] = Units::load(call.z_state_gradient, call.dtype, index, left);
   }
-  if constexpr (Cell::has_cell) v.c_next = load_units<Real>(call.cell_given, call.dtype, row * H + unit, left);
+  if constexpr (Cell::has_cell) v.c_next = Units::load(call.cell_given, call.dtype, row * H + unit, left);
+}
+
+// One vector of units of one row. FULL: the call's dtype is Real and all lanes exist.
+template <class Real, class Cell, class Act, int PHASE, bool FULL>
+GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& act, int64_t block, int64_t n, int64_t at,
+                                     bool active, const Real* e) {
+  using V = Vec<Real>;
+  using Units = Access<Real, FULL>;
+  constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
+  const GradientRun<Real>& run = *step.run;
+  const Call& call = run.call;
+  const Arena& arena = run.arena;
+  const int d = step.direction;
+  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
+  const int64_t unit = block * width + at, left = H - unit, slot_row = step.slot * call.N + n;
+  const int64_t row = (step.t * call.N + n) * call.D + d;
+  Gradient<V, G> v;
+  if (active) {
+    Real* dh = run.dh.in(arena) + n * padded + unit;
+    Real* dc = run.dc.in(arena) + n * padded + unit;
+    load_saved<Real, Cell, FULL>(step, n, unit, v);
+    v.dh = V::load(dh) + Units::load(call.source_gradient, call.dtype, row * H + unit, left);
+    if constexpr (Cell::has_cell) {
+      v.dc = V::load(dc);
+      if (call.cell_sequence_gradient != nullptr) {
+        v.dc = v.dc + Units::load(call.cell_sequence_gradient, call.dtype, row * H + unit, left);
+      }
+      v.c = run.template previous<FULL>(call.cell_given, call.init_cell, d, step.t, step.before, n, unit);
+      if constexpr (Cell::peephole) {
+        const Real* p = run.peephole.in(arena) + (d * run.units.blocks + block) * run.block_columns() + at;
+        for (int g = 0; g < G; ++g) v.p[g] = V::load(p + g * width);
+      }
+    }
+    if constexpr (!Cell::restores_state) {
+      v.h = run.template previous<FULL>(call.output_given, call.init_state, d, step.t, step.before, n, unit);
+    }
+    if constexpr (Cell::needs_product) v.q = V::load(run.q.in(arena) + slot_row * padded + unit);
+    if constexpr (Cell::phases == 2) {
+      v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
+      if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e + at);
+    }
+    Cell::template gradient<PHASE>(act, v);
+    if constexpr (PHASE == 0) {
+      v.h_prev.store(dh);
+      if constexpr (Cell::has_cell) v.c_prev.store(dc);
+    }
+  } else {
+    v.operand = V(0.0);
+    for (int g = first; g < first + count; ++g) v.du[g] = v.dx[g] = V(0.0);
+  }
+  if constexpr (Cell::phases == 2 && PHASE == 0) {
+    v.operand.store(run.operand[1].in(arena) + slot_row * run.stride + unit);
+  }
+  for (int g = first; g < first + count; ++g) {
+    const int64_t place = slot_row * run.depth[PHASE] + run.du_column(g, block) + at;
+    v.du[g].store(run.du[PHASE].in(arena) + place);
+    if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena) + place);
+    if (!run.has_input()) {
+      const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
+      Units::store(call.d_source, call.dtype, (row * G + call.slot[g]) * H + unit, value, left);
+    }
+  }
 }
 
 template <class Real, class Cell, class Act, int PHASE>
 void gradient_pointwise(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* e) {
-  using V = Vec<Real>;
-  constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
-  constexpr bool last_phase = PHASE == Cell::phases - 1;
+  constexpr int lanes = Vec<Real>::lanes;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
-  const Arena& arena = run.arena;
   const Act act = make_activations<Act>(call);
-  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int d = step.direction;
-  const Real* peephole =
-      Cell::peephole ? run.peephole.in(arena) + (d * run.units.blocks + block) * run.block_columns() : nullptr;
-
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t n = first_row + i, row = step.t * call.N + n, slot_row = step.slot * call.N + n;
+  const int64_t width = run.units.width;
+  const int64_t exist = std::min(width, call.H - block * width);
+  const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
+  for (int64_t i = 0; i < rows; ++i, e += e == nullptr ? 0 : width) {
+    const int64_t n = first_row + i;
     const bool active = call.active(step.t, n);
-    Real* dh_row = run.dh.in(arena) + n * padded;
-    Real* dc_row = run.dc.in(arena) + n * padded;
-    for (int64_t at = 0; at < width; at += V::lanes) {
-      const int64_t unit = block * width + at, left = H - unit;
-      Gradient<V, G> v;
-      for (int k = 0; k < count; ++k) v.du[first + k] = v.dx[first + k] = V(0.0);
-      if (active && left > 0) {
-        const int64_t index = (row * call.D + d) * H + unit;
-        load_saved<Real, Cell>(step, n, unit, v);
-        v.dh = V::load(dh_row + unit) + load_units<Real>(call.source_gradient, call.dtype, index, left);
-        if constexpr (Cell::has_cell) {
-          v.dc = V::load(dc_row + unit);
-          if (call.cell_sequence_gradient != nullptr) {
-            v.dc = v.dc + load_units<Real>(call.cell_sequence_gradient, call.dtype, index, left);
-          }
-          v.c = run.previous(call.cell_given, call.init_cell, d, step.t, step.before, n, unit);
-          for (int g = 0; g < G; ++g) {
-            v.p[g] = Cell::peephole ? V::load(peephole + g * width + at) : V(0.0);
-          }
-        }
-        if constexpr (!Cell::restores_state) {
-          v.h = run.previous(call.output_given, call.init_state, d, step.t, step.before, n, unit);
-        }
-        if constexpr (Cell::needs_product) v.q = V::load(run.q.in(arena) + slot_row * padded + unit);
-        if constexpr (Cell::phases == 2) {
-          v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
-          if constexpr (!last_phase) v.e = V::load(e + i * width + at);
-        }
-        Cell::template gradient<PHASE>(act, v);
-        if constexpr (PHASE == 0) {
-          v.h_prev.store(dh_row + unit);
-          if constexpr (Cell::has_cell) v.c_prev.store(dc_row + unit);
-        }
-      }
-      if constexpr (Cell::phases == 2 && PHASE == 0) {
-        V operand = active && left > 0 ? v.operand : V(0.0);
-        operand.store(run.operand[1].in(arena) + slot_row * run.stride + unit);
-      }
-      for (int g = first; g < first + count; ++g) {
-        const int64_t place = slot_row * run.depth[PHASE] + run.du_column(g, block) + at;
-        v.du[g].store(run.du[PHASE].in(arena) + place);
-        if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena) + place);
-        if (!run.has_input()) {
-          const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
-          store_units<Real>(call.d_source, call.dtype, (row * call.D + d) * G * H + call.slot[g] * H + unit, value, left);
-        }
+    int64_t at = 0;
+    for (; at < full; at += lanes) gradient_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, active, e);
+    for (; at < exist; at += lanes) gradient_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, active, e);
+    // Units that only pad the block give nothing.
+    for (; at < width; at += lanes) {
+      for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
+        const int64_t place = (step.slot * call.N + n) * run.depth[PHASE] + run.du_column(g, block) + at;
+        Vec<Real>(0.0).store(run.du[PHASE].in(run.arena) + place);
+        if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena) + place);
       }
     }
   }
 }
 
 // Phase 0's operand at this step, (reset ? 0 : previous state) * mask; 0 where the row takes no part.
+template <class Real, class Cell, class Act, bool FULL>
+GATEWISE_INLINE Vec<Real> rebuilt(const GradientStep<Real>& step, const Act& act, int64_t n, int64_t unit) {
+  using V = Vec<Real>;
+  const GradientRun<Real>& run = *step.run;
+  const Call& call = run.call;
+  const int d = step.direction;
+  V operand;
+  if (Cell::restores_state && !call.reset(step.t, n) && step.before >= 0 && call.active(step.before, n)) {
+    Gradient<V, Cell::gates> v;
+    const GradientStep<Real> earlier{step.run, d, step.before, -1, 0};
+    load_saved<Real, Cell, FULL>(earlier, n, unit, v);
+    if constexpr (Cell::restores_state) Cell::restore(act, v);
+    operand = v.h_next;
+  } else {
+    const int64_t before = Cell::restores_state ? -1 : step.before;
+    operand = run.template previous<FULL>(call.output_given, call.init_state, d, step.t, before, n, unit);
+  }
+  if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.t, n, d * call.H + unit, call.H - unit);
+  return operand;
+}
+
 template <class Real, class Cell, class Act>
 void rebuild_operand(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows) {
   using V = Vec<Real>;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
-  (void)act;
-  const int64_t H = call.H, width = run.units.width;
-  const int d = step.direction;
+  const int64_t width = run.units.width;
+  const int64_t exist = std::min(width, call.H - block * width);
+  const int64_t full = call.dtype == Native<Real>::dtype ? exist / V::lanes * V::lanes : 0;
   for (int64_t n = first_row; n < first_row + rows; ++n) {
-    for (int64_t at = 0; at < width; at += V::lanes) {
-      const int64_t unit = block * width + at, left = H - unit;
+    const bool active = call.active(step.t, n);
+    Real* to = run.operand[0].in(run.arena) + (step.slot * call.N + n) * run.stride + block * width;
+    for (int64_t at = 0; at < exist; at += V::lanes) {
+      const int64_t unit = block * width + at;
       V operand(0.0);
-      if (left > 0 && call.active(step.t, n)) {
-        if constexpr (Cell::restores_state) {
-          const bool came = step.before >= 0 && call.active(step.before, n);
-          if (!call.reset(step.t, n) && came) {
-            Gradient<V, Cell::gates> v;
-            const GradientStep<Real> earlier{step.run, d, step.before, -1, 0};
-            load_saved<Real, Cell>(earlier, n, unit, v);
-            Cell::restore(act, v);
-            operand = v.h_next;
-          } else {
-            operand = run.previous(nullptr, call.init_state, d, step.t, -1, n, unit);
-          }
-        } else {
-          operand = run.previous(call.output_given, call.init_state, d, step.t, step.before, n, unit);
-        }
-        if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.t, n, d * H + unit, left);
+      if (active) {
+        operand = at < full ? rebuilt<Real, Cell, Act, true>(step, act, n, unit)
+                            : rebuilt<Real, Cell, Act, false>(step, act, n, unit);
       }
-      operand.store(run.operand[0].in(run.arena) + (step.slot * call.N + n) * run.stride + unit);
+      operand.store(to + at);
     }
   }
 }

@@ -124,12 +124,17 @@ void pack_transposed(Real* to, int64_t stride, const void* from, DType dtype, in
   }
 }
 
-// Packs part of one row of a row-major matrix as row k of a panel; columns beyond the matrix become 0.
+// Packs part of one row of a row-major matrix as row k of a panel; columns beyond the matrix become 0. `width` is a
+// whole number of vectors.
 template <class Real>
-inline void pack_row(Real* to, int64_t width, const void* from, DType dtype, int64_t index, int64_t count) {
-  const int64_t given = std::clamp<int64_t>(count, 0, width);
-  if (given > 0) read_run(to, from, dtype, index, given);
-  std::fill_n(to + given, width - given, Real(0));
+GATEWISE_INLINE void pack_row(Real* to, int64_t width, const void* from, DType dtype, int64_t index, int64_t count) {
+  for (int64_t at = 0; at < width; at += Vec<Real>::lanes) {
+    if (count > at) {
+      load_units<Real>(from, dtype, index + at, count - at).store(to + at);
+    } else {
+      Vec<Real>(0.0).store(to + at);
+    }
+  }
 }
 
 }  // namespace GATEWISE_ISA

@@ -125,6 +125,25 @@ GATEWISE_INLINE void store_units(void* to, DType dtype, int64_t index, const Vec
   }
 }
 
+// The same where FULL is known when compiling: then it is a plain load or store.
+template <class Real, bool FULL>
+struct Access {
+  static GATEWISE_INLINE Vec<Real> load(const void* from, DType dtype, int64_t index, int64_t count) {
+    if constexpr (FULL) {
+      return Vec<Real>::load(static_cast<const Real*>(from) + index);
+    } else {
+      return load_slow<Real>(from, dtype, index, count);
+    }
+  }
+  static GATEWISE_INLINE void store(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
+    if constexpr (FULL) {
+      value.store(static_cast<Real*>(to) + index);
+    } else {
+      store_slow<Real>(to, dtype, index, value, count);
+    }
+  }
+};
+
 // The recurrent mask at (t, n, unit), whose unit axis may be broadcast.
 template <class Real>
 GATEWISE_INLINE Vec<Real> load_mask(const Call& call, int64_t t, int64_t n, int64_t unit, int64_t count) {

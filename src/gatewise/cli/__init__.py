@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import check, info
+from . import bench, check, info
 
 app = typer.Typer(
     name="gatewise",
@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 app.command("info")(info.info)
 app.command("check")(check.check)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
