@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, info
+from . import bench, check, info, sample, train
 
 app = typer.Typer(
     name="gatewise",
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 app.command("info")(info.info)
 app.command("check")(check.check)
+app.command("train")(train.train)
+app.command("sample")(sample.sample)
 app.add_typer(bench.app, name="bench")
 
 

@@ -15,7 +15,7 @@ from ..errors import GatewiseError
 
 Array = Any
 
-UNKNOWN = "\ufffd"  # stands for every character that is not in the vocabulary
+UNKNOWN = "\ufffd"  # the first of every vocabulary; stands for all characters that are not in it
 _RARE = 5  # a character seen fewer times than this in the text is unknown
 _HELD_OUT = 0.05, 100_000  # the share of the text that is held out, and the most characters of it
 _LIBRARY_CHARACTERS = 6_000_000

@@ -168,7 +168,7 @@ def _stop_requests() -> Iterator[threading.Event]:
         yield event
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def request(number: int, frame: Any) -> None:
         event.set()

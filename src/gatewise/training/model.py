@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from .config import Config
 
 Array = Any
 
+_OPERATIONS = {"lstm": "lstm", "gru": "gru", "rnn": "single_gate_rnn"}
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _BETA1, _BETA2, _EPSILON = 0.9, 0.99, 1e-8
 
@@ -24,7 +25,7 @@ class LanguageModel:
     `learn`: characters `[chunk + 1, batch]`, learning rate, 1 to carry the state on or 0 to begin anew → loss.
         The state after the chunk, the weights and Adam's moments are variables, which it assigns.
     `measure`: characters `[T, N]`, those that follow, and a state per layer → loss, the states after. No dropout.
-    `read`: characters `[T, 1]` and a state per layer → logits of the last, the states, all gates of the top layer.
+    `read`: characters `[T, 1]` and a state per layer → logits, the top layer's gates, the states after. No dropout.
     """
 
     def __init__(self, config: Config, characters: int) -> None:
@@ -59,7 +60,7 @@ class LanguageModel:
         return total / seen / float(np.log(2))
 
     def read(self, text: Array, states: Sequence[Array] | None = None) -> tuple[Array, list[Array], Array]:
-        """Logits `[characters]` after the text, the states, and the top layer's gates `[T, G·H]` on the way."""
+        """Logits `[T, characters]` after each character, the states, and the top layer's gates `[T, G·H]`."""
         states = self.zero_states(1) if states is None else states
         logits, gates, *states = self._read.run([np.asarray(text, np.int64).reshape(-1, 1), *states])
         return logits, list(states), gates
@@ -105,7 +106,9 @@ class LanguageModel:
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits `[T, N, characters]`, the states after the last step, the top layer's gates."""
         graph, config = self.graph, self.config
-        operation = {"lstm": graph.lstm, "gru": graph.gru, "rnn": graph.single_gate_rnn}[config.cell]
+        operation: Callable[..., list[Tensor]] = {"lstm": graph.lstm, "gru": graph.gru, "rnn": graph.single_gate_rnn}[
+            config.cell
+        ]
         descriptor: Any = replace(config.descriptor(), training=True)
         source = graph.gather(self.weights["embedding"], text)
         after: list[Tensor] = []
@@ -163,14 +166,13 @@ class LanguageModel:
         power1, power2 = powers[0] * _BETA1, powers[1] * _BETA2
         assignments = [graph.assign(powers[0], power1), graph.assign(powers[1], power2)]
         for weight in weights:
-            moments = [
-                graph.variable(np.zeros(weight.shape, np.float32), name=f"adam/{weight.name}/{name}")  # type: ignore[arg-type]
-                for name in ("momentum", "velocity")
-            ]
-            results = graph.adam(
-                rate, _BETA1, _BETA2, _EPSILON, power1, power2, weight, *moments, gradients[weight] * shorten
-            )
-            assignments += [graph.assign(*pair) for pair in zip((weight, *moments), results, strict=True)]
+            zeros = np.zeros(tuple(size or 0 for size in weight.shape), np.float32)
+            momentum = graph.variable(zeros, name=f"adam/{weight.name}/momentum")
+            velocity = graph.variable(zeros, name=f"adam/{weight.name}/velocity")
+            gradient = gradients[weight] * shorten
+            results = graph.adam(rate, _BETA1, _BETA2, _EPSILON, power1, power2, weight, momentum, velocity, gradient)
+            for variable, value in zip((weight, momentum, velocity), results, strict=True):
+                assignments.append(graph.assign(variable, value))
         return assignments
 
     def _build_reading(self) -> None:
@@ -185,7 +187,7 @@ class LanguageModel:
         logits, after, gates = self._layers(text, states, [None] * config.layers, 0.0)
         loss = graph.soft_max_cross_entropy(logits, following, reduction="sum")
         self._measure = graph.compile(_kinds(text, following, *states), [loss, *after])
-        self._read = graph.compile(_kinds(text, *states), [logits[-1, 0], gates[:, 0], *after])
+        self._read = graph.compile(_kinds(text, *states), [logits[:, 0], gates[:, 0], *after])
 
 
 def _kinds(*tensors: Tensor) -> dict[Tensor, ShapedType]:

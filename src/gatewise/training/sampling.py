@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError
 from . import checkpoint
-from .corpus import UNKNOWN, encode
+from .corpus import encode
 from .loop import config_of, set_weights
 from .model import LanguageModel
 
@@ -38,19 +39,16 @@ def write(
     random = np.random.default_rng(seed)
     logits, states, _ = model.read(encode(prompt or "\n", vocabulary))
     for _ in range(length):
-        chosen = _choose(logits, temperature, random)
+        chosen = _choose(logits[-1], temperature, random)
         yield vocabulary[chosen]
         logits, states, _ = model.read(np.array([chosen]), states)
 
 
-def _choose(logits: np.ndarray, temperature: float, random: np.random.Generator) -> int:  # type: ignore[type-arg]
+def _choose(logits: Any, temperature: float, random: np.random.Generator) -> int:
     wide = logits.astype(np.float64)
-    wide[0] = -np.inf  # never the sign for unknown characters
+    wide[0] = -np.inf  # the vocabulary's first character stands for unknown ones: never written
     if temperature == 0:
         return int(wide.argmax())
     weights = np.exp((wide - wide.max()) / temperature)
     total = np.cumsum(weights)
     return int(np.searchsorted(total, random.random() * total[-1], side="right"))
-
-
-assert UNKNOWN  # the vocabulary's first character; `_choose` relies on its place
