@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from graph_helper import check_operation
 
 from gatewise import Graph
 from gatewise.graph.rules import RULES
+from graph_helper import check_operation
 
 RNG = np.random.default_rng(0)
 
@@ -96,9 +96,7 @@ def test_comparison(name, function, shapes):
 
 
 def test_select_and_clamp():
-    check_operation(
-        lambda graph, p, a, b: graph.select(p, a, b), np.where, normal(3, 1) > 0, normal(1, 4), normal(2, 3, 4)
-    )
+    check_operation(lambda graph, p, a, b: graph.select(p, a, b), np.where, normal(3, 1) > 0, normal(1, 4), normal(2, 3, 4))
     check_operation(lambda graph, x: graph.clamp(x, -0.5, 0.5), lambda x: np.clip(x, -0.5, 0.5), normal(4, 5))
     check_operation(
         lambda graph, x, low, high: graph.clamp(x, low, high),
@@ -158,7 +156,12 @@ def test_explicit_gradient_operation_is_what_differentiation_gives(name):
 def test_slopes_at_kinks():
     graph = Graph()
     x = graph.placeholder([1], np.float64)
-    for result, slope in ((graph.relu(x), 0), (graph.absolute(x), 0), (graph.leaky_relu(x, 0.2), 0.2), (graph.clamp(x, 0.0, 1.0), 0)):
+    for result, slope in (
+        (graph.relu(x), 0),
+        (graph.absolute(x), 0),
+        (graph.leaky_relu(x, 0.2), 0.2),
+        (graph.clamp(x, 0.0, 1.0), 0),
+    ):
         gradient = graph.gradients(result, [x])[x]
         assert graph.run({x: [0.0]}, [gradient])[gradient] == slope
 
@@ -177,7 +180,14 @@ def test_extreme_arguments(a):
 
 @pytest.mark.parametrize(
     "shapes",
-    [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 3, 4), (4, 2)), ((3, 0), (0, 2))],
+    [
+        ((3, 4), (4, 5)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((0, 3, 4), (4, 2)),
+        ((3, 0), (0, 2)),
+    ],
     ids=str,
 )
 def test_matrix_multiplication(shapes):
@@ -185,7 +195,9 @@ def test_matrix_multiplication(shapes):
 
 
 @pytest.mark.parametrize("keep_dims", [False, True])
-@pytest.mark.parametrize(("shape", "axes"), [((3, 4), None), ((3, 4), 0), ((2, 3, 4), (0, -1)), ((), None), ((3, 4), ()), ((3,), 0)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((3, 4), None), ((3, 4), 0), ((2, 3, 4), (0, -1)), ((), None), ((3, 4), ()), ((3,), 0)], ids=str
+)
 @pytest.mark.parametrize(
     ("name", "function"), [("sum", np.sum), ("mean", np.mean), ("maximum", np.max), ("minimum", np.min), ("product", np.prod)]
 )
@@ -414,7 +426,9 @@ def test_scatter_adds_up(rows):
             result[:, place] += updates[:, column]
         return result
 
-    check_operation(lambda graph, u, i: graph.scatter(u, i, rows, axis=1), expected, normal(2, 17), whole(rows, 17), dtypes=["float32"])
+    check_operation(
+        lambda graph, u, i: graph.scatter(u, i, rows, axis=1), expected, normal(2, 17), whole(rows, 17), dtypes=["float32"]
+    )
 
 
 def test_one_hot():
@@ -430,9 +444,13 @@ def test_one_hot():
 
 def test_cast_and_shape_queries():
     check_operation(lambda graph, x: graph.cast(x, np.float64), lambda x: x, normal(3, 4), dtypes=())
-    check_operation(lambda graph, x: graph.cast(x, np.int32), lambda x: x.astype(np.int32), 10 * normal(3), gradient=False, dtypes=())
+    check_operation(
+        lambda graph, x: graph.cast(x, np.int32), lambda x: x.astype(np.int32), 10 * normal(3), gradient=False, dtypes=()
+    )
     check_operation(lambda graph, x: graph.shape_of(x), lambda x: np.array(x.shape), normal(3, 4), gradient=False, dtypes=())
-    check_operation(lambda graph, x: graph.dimension_size(x, -1), lambda x: np.array(x.shape[-1]), normal(3, 4), gradient=False, dtypes=())
+    check_operation(
+        lambda graph, x: graph.dimension_size(x, -1), lambda x: np.array(x.shape[-1]), normal(3, 4), gradient=False, dtypes=()
+    )
     graph = Graph()
     x = graph.placeholder([3], np.float32)
     double = graph.cast(x, np.float64)
@@ -443,7 +461,11 @@ def test_cast_and_shape_queries():
 
 def test_stochastic_gradient_descent():
     check_operation(
-        lambda graph, v, g: graph.stochastic_gradient_descent(0.1, v, g), lambda v, g: v - 0.1 * g, normal(3, 4), normal(3, 4), gradient=False
+        lambda graph, v, g: graph.stochastic_gradient_descent(0.1, v, g),
+        lambda v, g: v - 0.1 * g,
+        normal(3, 4),
+        normal(3, 4),
+        gradient=False,
     )
 
 

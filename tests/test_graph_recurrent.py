@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from graph_helper import KINDS
-from torch_loop import run as torch_run
 
 import gatewise
 from gatewise import Graph, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from gatewise.checking import tolerance
 from gatewise.graph.place import to_numpy
+from graph_helper import KINDS
+from torch_loop import run as torch_run
 
-T, N, I, H = 6, 3, 4, 5
+T, N, I, H = 6, 3, 4, 5  # noqa: E741
 GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}
 DESCRIPTORS = {"lstm": LSTMDescriptor, "gru": GRUDescriptor, "single_gate_rnn": SingleGateRNNDescriptor}
 CASES = [
@@ -185,7 +185,9 @@ def test_refusals():
     with pytest.raises(gatewise.UnsupportedError, match="no gradient for its mask"):
         graph.gradients(loss, [tensors["mask"]])
     gradient = graph.gradients(loss, [tensors["source"]])[tensors["source"]]
-    with pytest.raises(gatewise.UnsupportedError, match=r"lstm_gradients '.*' has no gradient \(made at .*test_graph_recurrent"):
+    with pytest.raises(
+        gatewise.UnsupportedError, match=r"lstm_gradients '.*' has no gradient \(made at .*test_graph_recurrent"
+    ):
         graph.gradients(graph.reduction_sum(gradient), [tensors["source"]])
     with pytest.raises(gatewise.ShapeError, match=r"lstm 'encoder': bias must be \[4·H\] = \[20\], got \[19\].*made at .*py:"):
         graph.lstm(tensors["source"], tensors["recurrent_weight"], tensors["input_weight"], np.zeros(19), name="encoder")
@@ -197,7 +199,9 @@ def test_refusals():
     with pytest.raises(gatewise.DTypeError, match="bias must be float64 like source"):
         graph.lstm(free, tensors["recurrent_weight"], tensors["input_weight"], np.zeros(20, np.float32))
     with pytest.raises(gatewise.ShapeError, match=r"init_state must be \[N, H\] = \[\?, 5\], got \[\?, 4\]"):
-        graph.lstm(free, tensors["recurrent_weight"], tensors["input_weight"], init_state=graph.placeholder([None, 4], np.float64))
+        graph.lstm(
+            free, tensors["recurrent_weight"], tensors["input_weight"], init_state=graph.placeholder([None, 4], np.float64)
+        )
 
 
 # A whole model: embedding, two bidirectional peephole LSTMs with a recurrent dropout mask, softmax cross entropy.

@@ -43,6 +43,7 @@ struct ForwardRun {
   Layout units;
   Grid grid;
   int team = 1;
+  bool packed = true;                                // else the weights are used where they are: too few rows to repay it
   int input_vectors = 1, phase_vectors[2] = {1, 1};  // tile widths
   int64_t chunk = 1;                                 // steps whose input products are made together
   int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
@@ -65,6 +66,7 @@ struct ForwardRun {
   }
 
   void plan(int threads) {
+    packed = call.dtype != Native<Real>::dtype || call.T * call.N > 16;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
@@ -82,20 +84,20 @@ struct ForwardRun {
       phase_vectors[phase] = tile_vectors(vectors, vectors == 3 ? 3 : width);
     }
     x_stride = units.blocks * block_columns();
-    stride = units.padded + (units.padded * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+    stride = spread<Real>(units.padded);
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     a_rows = std::min<int64_t>(chunk * rows, 96);
-    a_stride = call.I + (call.I * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+    a_stride = spread<Real>(call.I);
 
     const int D = call.D;
     arena.begin();
     if (call.input_weight != nullptr) {
-      input_panels.reserve(arena, D * x_stride * call.I);
+      if (packed) input_panels.reserve(arena, D * x_stride * call.I);
       x.reserve(arena, chunk * N * x_stride);
       gathered.reserve(arena, grid.size() * a_rows * a_stride);
     }
-    for (int phase = 0; phase < cell.phases; ++phase) {
+    for (int phase = 0; packed && phase < cell.phases; ++phase) {
       phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H);
     }
     if (call.bias != nullptr) bias.reserve(arena, D * x_stride);
@@ -121,45 +123,41 @@ struct ForwardRun {
     const int64_t H = call.H, GH = cell.gates * H;
     for (int g = 0; g < cell.gates; ++g) {
       const int64_t row = d * GH + call.slot[g] * H;
-      int phase = cell.phases == 2 && g >= cell.first_gate[1] ? 1 : 0;
+      const int phase = cell.phases == 2 && g >= cell.first_gate[1] ? 1 : 0;
       for (int v = 0; v < units.vectors; ++v) {
         const int64_t unit = block * units.width + v * lanes, count = H - unit;
         // column `vector` of the block; tiles are consecutive panels of `wide` vectors
         const auto place = [&](Real* panel, int vector, int wide, int64_t K) {
           return panel + vector / wide * (K * wide * lanes) + vector % wide * lanes;
         };
-        if (call.input_weight != nullptr) {
+        if (packed && call.input_weight != nullptr) {
           Real* to = place(input_panel(d, block), g * units.vectors + v, input_vectors, call.I);
           pack_transposed(to, input_vectors * lanes, call.input_weight, call.dtype, row + unit, call.I, count);
         }
-        const int vector = (g - cell.first_gate[phase]) * units.vectors + v;
-        Real* to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
-        pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
+        if (packed) {
+          const int vector = (g - cell.first_gate[phase]) * units.vectors + v;
+          Real* to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
+          pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
+        }
         const int64_t at = d * x_stride + block * block_columns() + g * units.width + v * lanes;
-        if (call.bias != nullptr) {
-          load_units<Real>(call.bias, call.dtype, row + unit, count).store(bias.in(arena) + at);
-        }
+        if (call.bias != nullptr) pack_row(bias.in(arena) + at, lanes, call.bias, call.dtype, row + unit, count);
         if (call.peephole != nullptr) {
-          load_units<Real>(call.peephole, call.dtype, row + unit, count).store(peephole.in(arena) + at);
+          pack_row(peephole.in(arena) + at, lanes, call.peephole, call.dtype, row + unit, count);
         }
       }
     }
-    for (int v = 0; v < units.vectors; ++v) {
-      const int64_t unit = block * units.width + v * lanes;
-      Vec<Real> value(0.0);
-      if (call.secondary_bias != nullptr) {
-        value = load_units<Real>(call.secondary_bias, call.dtype, d * H + unit, H - unit);
-      }
-      value.store(secondary_bias.in(arena) + d * units.padded + unit);
-    }
+    const int64_t unit = block * units.width;
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype, d * H + unit,
+             call.secondary_bias == nullptr ? 0 : H - unit);
   }
 
   // Initial carried state and cell, and phase 0's operand of the first step, for some rows and blocks.
   void start(int d, int64_t t, const Range& rows, const Range& blocks) const {
     constexpr int lanes = Vec<Real>::lanes;
     for (int64_t n = rows.begin; n < rows.end; ++n) {
-      for (int64_t unit = blocks.begin * units.width; unit < blocks.end * units.width; unit += lanes) {
-        const int64_t count = call.H - unit, index = n * call.D * call.H + d * call.H + unit;
+      const int64_t end = std::min(blocks.end * units.width, call.H);
+      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
+        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit;
         Vec<Real> state(0.0), cell_value(0.0);
         if (call.init_state != nullptr) state = load_units<Real>(call.init_state, call.dtype, index, count);
         if (call.init_cell != nullptr) cell_value = load_units<Real>(call.init_cell, call.dtype, index, count);
@@ -175,6 +173,17 @@ struct ForwardRun {
     const Vec<Real> kept = call.reset(t, n) ? Vec<Real>(0.0) : state;
     if (call.mask == nullptr) return kept;
     return kept * load_mask<Real>(call, t, n, d * call.H + unit, call.H - unit);
+  }
+
+  // Products with some gates' rows of a weight as the caller gave it, for one block: C[row][gate][width].
+  void unpacked_products(const void* weight, int64_t K, int d, int first_gate, int gates, int64_t block, int64_t rows,
+                         const Real* A, int64_t lda, Real* C, int64_t ldc) const {
+    const int64_t H = call.H, unit = block * units.width;
+    for (int g = 0; g < gates; ++g) {
+      const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
+      dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K,
+                   C + g * units.width, ldc);
+    }
   }
 
   // Input products of steps t0..t1-1 for some rows and blocks, into `to`: row (t - t0) * rows.size() + n - rows.begin.
@@ -194,6 +203,11 @@ struct ForwardRun {
         }
       }
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        if (!packed) {
+          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, a_stride,
+                            to + done * x_stride + block * block_columns(), x_stride);
+          continue;
+        }
         const int tiles = cell.gates * units.vectors / input_vectors;
         for (int tile = 0; tile < tiles; ++tile) {
           const int64_t column = tile * input_vectors * Vec<Real>::lanes;
@@ -213,11 +227,15 @@ struct ForwardRun {
     Real* u = scratch.in(arena) + thread * most_rows * block_columns();
     const Groups groups(rows.size(), tile_rows(vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const Real* panel = phase_panel(number, step.direction, block);
+      const Real* panel = packed ? phase_panel(number, step.direction, block) : nullptr;
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
         const auto product = tile_function<Real>(vectors, static_cast<int>(count));
-        for (int i = 0; i < tiles; ++i) {
+        if (!packed) {
+          unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
+                            block, count, A + n * stride, stride, u, columns);
+        }
+        for (int i = 0; packed && i < tiles; ++i) {
           product(call.H, A + n * stride, stride, panel + i * call.H * width, u + i * width, columns, false);
         }
         cell.pointwise[number](step, block, n, count, u);

@@ -48,7 +48,8 @@ struct GradientRun {
   int team = 1;
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients
   int64_t chunk = 1, stride = 0;
-  int64_t depth[2] = {0, 0};                       // du row length per phase
+  int64_t depth[2] = {0, 0};                       // columns of du per phase
+  int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole tiles
   Piece<Real> back_panels[2], source_panels[2], product_panels, peephole, secondary_bias;
   Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
@@ -84,15 +85,16 @@ struct GradientRun {
     const int64_t tile = wide * lanes;
     state_columns = (H + tile - 1) / tile * tile;
     input_columns = (call.I + tile - 1) / tile * tile;
-    stride = units.padded + (units.padded * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+    stride = spread<Real>(units.padded);
     chunk = std::clamp<int64_t>(512 / std::max<int64_t>(N, 1), 1, call.T);
     team = std::min(threads, 256);
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
+      du_stride[phase] = spread<Real>(depth[phase]);
       back_panels[phase].reserve(arena, call.D * units.padded * depth[phase]);
-      du[phase].reserve(arena, chunk * N * depth[phase]);
+      du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
       d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
@@ -100,7 +102,7 @@ struct GradientRun {
         d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
-    if (cell.dx_differs) dx.reserve(arena, chunk * N * depth[0]);
+    if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
     if (cell.needs_product) {
       product_panels.reserve(arena, call.D * units.padded * H);
       q.reserve(arena, chunk * N * units.padded);
@@ -168,7 +170,8 @@ struct GradientRun {
   // Gradients that arrive at the final state and cell.
   void start(int d, const Range& rows, const Range& blocks) const {
     for (int64_t n = rows.begin; n < rows.end; ++n) {
-      for (int64_t unit = blocks.begin * units.width; unit < blocks.end * units.width; unit += lanes) {
+      const int64_t end = std::min(blocks.end * units.width, call.H);
+      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
         const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = n * units.padded + unit;
         Vec<Real> state(0.0), cell_value(0.0);
         if (call.state_gradient != nullptr) state = load_units<Real>(call.state_gradient, call.dtype, index, count);
@@ -181,7 +184,8 @@ struct GradientRun {
 
   void finish(int d, const Range& rows, const Range& blocks) const {
     for (int64_t n = rows.begin; n < rows.end; ++n) {
-      for (int64_t unit = blocks.begin * units.width; unit < blocks.end * units.width; unit += lanes) {
+      const int64_t end = std::min(blocks.end * units.width, call.H);
+      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
         const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = n * units.padded + unit;
         if (call.d_init_state != nullptr) {
           store_units<Real>(call.d_init_state, call.dtype, index, Vec<Real>::load(dh.in(arena) + at), count);
@@ -197,14 +201,14 @@ struct GradientRun {
   template <class Then>
   void back_product(int thread, int phase, int d, int64_t slot, const Range& rows, const Range& blocks, Then then) const {
     Real* e = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
-    const Real* A = du[phase].in(arena) + slot * call.N * depth[phase];
+    const Real* A = du[phase].in(arena) + slot * call.N * du_stride[phase];
     const Groups groups(rows.size(), tile_rows(units.vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const Real* panel = back_panels[phase].in(arena) + (d * units.padded + block * units.width) * depth[phase];
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-        tile_function<Real>(units.vectors, static_cast<int>(count))(depth[phase], A + n * depth[phase], depth[phase], panel, e,
-                                                                   units.width, false);
+        tile_function<Real>(units.vectors, static_cast<int>(count))(depth[phase], A + n * du_stride[phase], du_stride[phase],
+                                                                   panel, e, units.width, false);
         then(block, n, count, e);
       }
     }
@@ -284,12 +288,12 @@ struct GradientRun {
       const Range m = part(depth[phase], team, thread);
       if (m.size() == 0) continue;
       const Real* operands = operand[phase].in(arena);
-      weight_gradient(thread, du[phase].in(arena), depth[phase], m, rows, d_recurrent[phase].in(arena), state_columns,
+      weight_gradient(thread, du[phase].in(arena), du_stride[phase], m, rows, d_recurrent[phase].in(arena), state_columns,
                       [&](int64_t k, int64_t n, Real* to) {
                         pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
                       });
       if (!has_input()) continue;
-      weight_gradient(thread, source_rows(phase).in(arena), depth[phase], m, rows, d_input[phase].in(arena), input_columns,
+      weight_gradient(thread, source_rows(phase).in(arena), du_stride[phase], m, rows, d_input[phase].in(arena), input_columns,
                       [&](int64_t k, int64_t n, Real* to) {
                         // a row past its end adds nothing, whatever it holds
                         const bool active = call.active(t0 + k / call.N, k % call.N);
@@ -316,10 +320,10 @@ struct GradientRun {
           const Real* x_rows = source_rows(phase).in(arena) + column;
           const Real* u_rows = du[phase].in(arena) + column;
           for (int64_t k = 0; k < steps * call.N; ++k) {
-            const V u = V::load(u_rows + k * depth[phase]);
-            bias = bias + V::load(x_rows + k * depth[phase]);
+            const V u = V::load(u_rows + k * du_stride[phase]);
+            bias = bias + V::load(x_rows + k * du_stride[phase]);
             if (output && cell.needs_product) second = second + u;
-            if (cell.peephole && call.active(t0 + k / call.N, k % call.N)) {
+            if (cell.peephole && unit < call.H && call.active(t0 + k / call.N, k % call.N)) {
               peep = peep + u * seen_cell(d, t0 + k / call.N, k % call.N, unit, output);
             }
           }
@@ -369,7 +373,7 @@ struct GradientRun {
     for (int64_t r = 0; r < rows.size(); r += at_once) {
       const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * depth[phase];
+        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * du_stride[phase];
         const Real* panel = source_panels[phase].in(arena) + d * input_columns * depth[phase];
         const bool add = phase > 0 || d > 0;
         for (int64_t i = 0; i < I; i += tile, panel += depth[phase] * tile) {
@@ -378,10 +382,10 @@ struct GradientRun {
             Real* to = out + (r + row) * I + i;
             const auto product = tile_function<Real>(wide, static_cast<int>(count));
             if (i + tile <= I) {
-              product(depth[phase], A + row * depth[phase], depth[phase], panel, to, I, add);
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel, to, I, add);
             } else {
               for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-              product(depth[phase], A + row * depth[phase], depth[phase], panel, tail, tile, add);
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel, tail, tile, add);
               for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
             }
           }

@@ -76,7 +76,7 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
     v.operand.store(run.operand[1].in(arena) + slot_row * run.stride + unit);
   }
   for (int g = first; g < first + count; ++g) {
-    const int64_t place = slot_row * run.depth[PHASE] + run.du_column(g, block) + at;
+    const int64_t place = slot_row * run.du_stride[PHASE] + run.du_column(g, block) + at;
     v.du[g].store(run.du[PHASE].in(arena) + place);
     if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena) + place);
     if (!run.has_input()) {
@@ -104,7 +104,7 @@ void gradient_pointwise(const GradientStep<Real>& step, int64_t block, int64_t f
     // Units that only pad the block give nothing.
     for (; at < width; at += lanes) {
       for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
-        const int64_t place = (step.slot * call.N + n) * run.depth[PHASE] + run.du_column(g, block) + at;
+        const int64_t place = (step.slot * call.N + n) * run.du_stride[PHASE] + run.du_column(g, block) + at;
         Vec<Real>(0.0).store(run.du[PHASE].in(run.arena) + place);
         if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena) + place);
       }

@@ -101,6 +101,75 @@ inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, c
   }
 }
 
+// The sum of a vector's lanes, in a fixed order.
+template <class Real>
+GATEWISE_INLINE Real sum_of_lanes(const typename Vec<Real>::Native& v) {
+  typedef Real Quarter __attribute__((vector_size(16)));
+  constexpr int parts = GATEWISE_VECTOR_BYTES / 16, lanes = 16 / sizeof(Real);
+  Quarter part[parts];
+  std::memcpy(part, &v, sizeof v);
+  Quarter sum = part[0];
+#pragma GCC unroll 4
+  for (int i = 1; i < parts; ++i) sum += part[i];
+  return lanes == 2 ? sum[0] + sum[1] : (sum[0] + sum[lanes - 2]) + (sum[1] + sum[lanes - 1]);
+}
+
+// C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A and JR of B, neither of them packed: for
+// calls too short to pay for packing.
+template <class Real, int MR, int JR>
+void dots(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+  using Native = typename Vec<Real>::Native;
+  constexpr int lanes = Vec<Real>::lanes;
+  Native sum[MR][JR] = {};
+  int64_t k = 0;
+  const auto add = [&](auto load) {
+    Native b[JR];
+#pragma GCC unroll 4
+    for (int j = 0; j < JR; ++j) b[j] = load(B + j * K + k).v;
+#pragma GCC unroll 4
+    for (int i = 0; i < MR; ++i) {
+      const Native a = load(A + i * lda + k).v;
+#pragma GCC unroll 4
+      for (int j = 0; j < JR; ++j) sum[i][j] += a * b[j];
+    }
+  };
+  for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
+  if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < JR; ++j) C[i * ldc + j] = sum_of_lanes<Real>(sum[i][j]);
+  }
+}
+
+// The same for any number of rows and columns.
+template <class Real>
+void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+  constexpr int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
+  for (int64_t j = 0; j < columns; j += 4) {
+    const int64_t wide = std::min<int64_t>(columns - j, 4);
+    for (int64_t i = 0; i < rows; i += most) {
+      const int64_t tall = std::min<int64_t>(rows - i, most);
+      const Real* a = A + i * lda;
+      const Real* b = B + j * K;
+      Real* c = C + i * ldc + j;
+      if (wide == 4 && tall == 4) {
+        dots<Real, 4, 4>(K, a, lda, b, c, ldc);
+      } else if (wide == 4 && tall == 2) {
+        dots<Real, 2, 4>(K, a, lda, b, c, ldc);
+      } else {
+        for (int64_t r = 0; r < tall; ++r) {
+          if (wide == 4) {
+            dots<Real, 1, 4>(K, a + r * lda, lda, b, c + r * ldc, ldc);
+          } else {
+            for (int64_t s = 0; s < wide; ++s) dots<Real, 1, 1>(K, a + r * lda, lda, b + s * K, c + r * ldc + s, ldc);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[(first + lane) * K + k].
 // Lanes beyond `count` become 0.
 template <class Real>

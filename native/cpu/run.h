@@ -43,6 +43,12 @@ inline int vectors_per_block(int64_t H, int most) {
   return 1;
 }
 
+// A row length that keeps the rows of a tile out of each other's way in the cache: not a multiple of 1 KiB.
+template <class Real>
+inline int64_t spread(int64_t length) {
+  return length + (length * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
+}
+
 // The tile width for panels of `vectors` vectors: the most that divides them.
 inline int tile_vectors(int vectors, int most) {
   for (int width = std::min(most, vectors); width > 1; --width) {

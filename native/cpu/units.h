@@ -96,7 +96,7 @@ inline void write_run(void* to, DType dtype, int64_t index, const Real* from, in
 template <class Real>
 __attribute__((noinline)) Vec<Real> load_slow(const void* from, DType dtype, int64_t index, int64_t count) {
   alignas(64) Real lanes[Vec<Real>::lanes] = {};
-  if (count > 0) read_run(lanes, from, dtype, index, std::min<int64_t>(count, Vec<Real>::lanes));
+  read_run(lanes, from, dtype, index, std::min<int64_t>(count, Vec<Real>::lanes));
   return Vec<Real>::load(lanes);
 }
 
@@ -104,22 +104,24 @@ template <class Real>
 __attribute__((noinline)) void store_slow(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
   alignas(64) Real lanes[Vec<Real>::lanes];
   value.store(lanes);
-  if (count > 0) write_run(to, dtype, index, lanes, std::min<int64_t>(count, Vec<Real>::lanes));
+  write_run(to, dtype, index, lanes, std::min<int64_t>(count, Vec<Real>::lanes));
 }
 
-// A vector of units whose first `count` exist; the others read as 0 and are not written.
+// A vector of units whose first `count` > 0 exist; the others read as 0 and are not written.
 template <class Real>
 GATEWISE_INLINE Vec<Real> load_units(const void* from, DType dtype, int64_t index, int64_t count) {
-  if (__builtin_expect(dtype == Native<Real>::dtype && count >= Vec<Real>::lanes, 1)) {
-    return Vec<Real>::load(static_cast<const Real*>(from) + index);
+  if (__builtin_expect(dtype == Native<Real>::dtype, 1)) {
+    const Real* at = static_cast<const Real*>(from) + index;
+    return count >= Vec<Real>::lanes ? Vec<Real>::load(at) : Vec<Real>::load_part(at, count);
   }
   return load_slow<Real>(from, dtype, index, count);
 }
 
 template <class Real>
 GATEWISE_INLINE void store_units(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
-  if (__builtin_expect(dtype == Native<Real>::dtype && count >= Vec<Real>::lanes, 1)) {
-    value.store(static_cast<Real*>(to) + index);
+  if (__builtin_expect(dtype == Native<Real>::dtype, 1)) {
+    Real* at = static_cast<Real*>(to) + index;
+    count >= Vec<Real>::lanes ? value.store(at) : value.store_part(at, count);
   } else {
     store_slow<Real>(to, dtype, index, value, count);
   }
@@ -132,14 +134,14 @@ struct Access {
     if constexpr (FULL) {
       return Vec<Real>::load(static_cast<const Real*>(from) + index);
     } else {
-      return load_slow<Real>(from, dtype, index, count);
+      return load_units<Real>(from, dtype, index, count);
     }
   }
   static GATEWISE_INLINE void store(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
     if constexpr (FULL) {
       value.store(static_cast<Real*>(to) + index);
     } else {
-      store_slow<Real>(to, dtype, index, value, count);
+      store_units<Real>(to, dtype, index, value, count);
     }
   }
 };

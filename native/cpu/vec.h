@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #define GATEWISE_INLINE inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
@@ -56,6 +60,34 @@ struct Vec {
     return result;
   }
   GATEWISE_INLINE void store(T* to) const { std::memcpy(to, &v, sizeof(Native)); }
+
+  // The first `count` lanes only, 0 < count <= lanes: the others read as 0 and are not written.
+  static GATEWISE_INLINE Vec load_part(const T* from, int64_t count) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec((Native)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));
+    } else {
+      return Vec((Native)_mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << count) - 1), from));
+    }
+#else
+    T some[lanes] = {};
+    for (int64_t i = 0; i < count; ++i) some[i] = from[i];
+    return load(some);
+#endif
+  }
+  GATEWISE_INLINE void store_part(T* to, int64_t count) const {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), (__m512)v);
+    } else {
+      _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1u << count) - 1), (__m512d)v);
+    }
+#else
+    T some[lanes];
+    store(some);
+    for (int64_t i = 0; i < count; ++i) to[i] = some[i];
+#endif
+  }
 
   friend GATEWISE_INLINE Vec operator+(const Vec& a, const Vec& b) { return Vec(a.v + b.v); }
   friend GATEWISE_INLINE Vec operator-(const Vec& a, const Vec& b) { return Vec(a.v - b.v); }

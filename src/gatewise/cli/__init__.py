@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, info, sample, train
+from . import bench, check, draw, info, sample, train
 
 app = typer.Typer(
     name="gatewise",
@@ -17,6 +17,7 @@ app.command("info")(info.info)
 app.command("check")(check.check)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
+app.command("draw")(draw.draw)
 app.add_typer(bench.app, name="bench")
 
 

@@ -40,7 +40,9 @@ def gradients(of: Tensor, with_respect_to: Sequence[Tensor]) -> dict[Tensor, Ten
             if entry is None or not is_needed:
                 continue
             gradient = entry if isinstance(entry, Tensor) else entry()
-            collected.setdefault(tensor, []).append(sum_like(gradient, tensor))
+            if operation.rule.broadcasts:
+                gradient = sum_like(gradient, tensor)
+            collected.setdefault(tensor, []).append(gradient)
     for tensor in wanted:
         if tensor not in found:
             raise ArgumentError(f"gradients: {of!r} does not depend on {tensor!r}, or only through operations without a slope")

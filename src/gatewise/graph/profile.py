@@ -43,7 +43,8 @@ class Profile:
         lines = [f"{'operation':<{width}}  {'kind':<{kind}}  {'time':>10}  {'share':>6}  {'results':>10}"]
         total = self.seconds or 1.0
         lines += [
-            f"{row.name:<{width}}  {row.kind:<{kind}}  {row.seconds * 1e6:>7.0f} µs  {row.seconds / total:>6.1%}  {_bytes(row.bytes):>10}"
+            f"{row.name:<{width}}  {row.kind:<{kind}}  {row.seconds * 1e6:>7.0f} µs  "
+            f"{row.seconds / total:>6.1%}  {_bytes(row.bytes):>10}"
             for row in sorted(self.rows, key=lambda row: -row.seconds)
         ]
         lines.append(f"{len(self.rows)} operations, {self.seconds * 1e3:.3f} ms, {_bytes(sum(row.bytes for row in self.rows))}")

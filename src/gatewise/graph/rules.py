@@ -8,8 +8,8 @@ graph is: a loaded file may contain nothing else.
         with clean inputs, on the arrays' own namespace `place.xp`. Never writes into its arguments.
     gradient(operation, *result_gradients) -> one entry per input
         a tensor, a function that makes one (called only when that input's gradient is needed), or None where no
-        gradient flows. A result that got no gradient is None, except where the operation has only one. The walk sums
-        over broadcast axes. The rule itself is None where differentiating is refused.
+        gradient flows. A result that got no gradient is None. Where the operation `broadcasts`, the walk sums over the
+        stretched axes. The rule itself is None where differentiating is refused.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Rule:
     fields: dict[str, type | tuple[type, ...]] = field(default_factory=dict)  # attributes and their types, for loading
     several: bool = False  # evaluate gives a tuple
     view: bool = False  # a result may share memory with an input, or outlives the run
+    broadcasts: bool = False  # inputs may be stretched: their gradients are summed over the axes that were
     pure: bool = True  # equal inputs give equal results: may be merged and folded
     # From attributes and, for each result, whether anybody uses it: the attributes to evaluate with.
     specialise: Callable[[Attributes, tuple[bool, ...]], Attributes] | None = None

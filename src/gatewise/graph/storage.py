@@ -26,9 +26,7 @@ from .tensor import Operation, ShapedType, Tensor, as_dtype
 
 FORMAT = 1
 _KEY = "gatewise"
-_DESCRIPTORS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (LSTMDescriptor, GRUDescriptor, SingleGateRNNDescriptor)
-}
+_DESCRIPTORS: dict[str, type[Any]] = {kind.__name__: kind for kind in (LSTMDescriptor, GRUDescriptor, SingleGateRNNDescriptor)}
 # safetensors' names of dtypes and ours
 _DTYPES = {
     "F64": "float64",
@@ -103,7 +101,8 @@ def _read(content: bytes) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     import safetensors
 
     arrays = {}
-    for name, tensor in safetensors.deserialize(content):
+    deserialize: Any = safetensors.deserialize
+    for name, tensor in deserialize(content):
         dtype = as_dtype(_DTYPES[tensor["dtype"]])
         array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
         array.flags.writeable = False
@@ -140,8 +139,7 @@ def _encode(executable: Executable) -> tuple[str, dict[str, np.ndarray[Any, Any]
             row["control"] = [numbers[each] for each in operation.control]
         if operation.attributes:
             row["attributes"] = {
-                key: _encode_value(value, f"{numbers[operation]}.{key}", arrays)
-                for key, value in operation.attributes.items()
+                key: _encode_value(value, f"{numbers[operation]}.{key}", arrays) for key, value in operation.attributes.items()
             }
         if operation in values:
             arrays[f"{numbers[operation]}.value"] = to_numpy(values[operation])
@@ -150,9 +148,7 @@ def _encode(executable: Executable) -> tuple[str, dict[str, np.ndarray[Any, Any]
         "format": FORMAT,
         "random_state": random_state,
         "operations": rows,
-        "feeds": [
-            [numbers[tensor.operation], list(kind.shape), kind.dtype.name] for tensor, kind in executable.feeds.items()
-        ],
+        "feeds": [[numbers[tensor.operation], list(kind.shape), kind.dtype.name] for tensor, kind in executable.feeds.items()],
         "targets": [reference(tensor) for tensor in executable.targets],
         "runs": [numbers[operation] for operation in executable.operations],
     }

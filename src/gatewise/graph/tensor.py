@@ -29,7 +29,7 @@ def as_dtype(value: Any) -> DType:
     if isinstance(value, str) and value == "bfloat16":
         return bfloat16()
     try:
-        dtype = np.dtype(value)
+        dtype: DType = np.dtype(value)
     except TypeError as error:
         raise DTypeError(f"dtype must be a NumPy dtype, got {value!r}") from error
     if dtype.name not in _DTYPES or not dtype.isnative:
@@ -125,8 +125,7 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        operation = self.operation
-        return operation.name if len(operation.results) == 1 else f"{operation.name}:{self.index}"
+        return f"{self.operation.name}:{self.index}" if self.index else self.operation.name
 
     @property
     def rank(self) -> int:

@@ -100,11 +100,17 @@ def _power_gradient(operation: Operation, gradient: Tensor) -> _Gradients:
     return [lambda: gradient * b * graph.power(a, b - 1.0), of_exponent]
 
 
-rule("addition", broadcast_equal, lambda place, attributes, a, b: a + b, lambda operation, gradient: [gradient, gradient])
-rule("subtraction", broadcast_equal, lambda place, attributes, a, b: a - b, _subtraction_gradient)
-rule("multiplication", broadcast_equal, lambda place, attributes, a, b: a * b, _multiplication_gradient)
-rule("division", broadcast_floating, lambda place, attributes, a, b: a / b, _division_gradient)
-rule("power", broadcast_floating, lambda place, attributes, a, b: a**b, _power_gradient)
+rule(
+    "addition",
+    broadcast_equal,
+    lambda place, attributes, a, b: a + b,
+    lambda operation, gradient: [gradient, gradient],
+    broadcasts=True,
+)
+rule("subtraction", broadcast_equal, lambda place, attributes, a, b: a - b, _subtraction_gradient, broadcasts=True)
+rule("multiplication", broadcast_equal, lambda place, attributes, a, b: a * b, _multiplication_gradient, broadcasts=True)
+rule("division", broadcast_floating, lambda place, attributes, a, b: a / b, _division_gradient, broadcasts=True)
+rule("power", broadcast_floating, lambda place, attributes, a, b: a**b, _power_gradient, broadcasts=True)
 
 
 def _extremum(kind: str, beats: Callable[[Any, Any], Any], evaluate: Callable[..., Any]) -> None:
@@ -123,7 +129,7 @@ def _extremum(kind: str, beats: Callable[[Any, Any], Any], evaluate: Callable[..
             lambda: gradient * graph._one(share, [b, a]),
         ]
 
-    rule(kind, broadcast_equal, evaluate, gradient)
+    rule(kind, broadcast_equal, evaluate, gradient, broadcasts=True)
     rule(share, broadcast_equal, shares, no_gradient)
 
 
@@ -155,7 +161,13 @@ def _select_gradient(operation: Operation, gradient: Tensor) -> _Gradients:
     ]
 
 
-rule("select", _select_shape, lambda place, attributes, predicate, a, b: place.xp.where(predicate, a, b), _select_gradient)
+rule(
+    "select",
+    _select_shape,
+    lambda place, attributes, predicate, a, b: place.xp.where(predicate, a, b),
+    _select_gradient,
+    broadcasts=True,
+)
 
 
 def _clamp_shape(attributes: Attributes, source: Any, minimum: Any, maximum: Any) -> Results:
@@ -186,4 +198,4 @@ def _clamp_gradient(operation: Operation, gradient: Tensor) -> _Gradients:
     return [inside, of_minimum, lambda: graph.select(above, gradient, graph.zeros_like(gradient))]
 
 
-rule("clamp", _clamp_shape, _clamp, _clamp_gradient)
+rule("clamp", _clamp_shape, _clamp, _clamp_gradient, broadcasts=True)

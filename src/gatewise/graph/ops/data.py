@@ -221,6 +221,7 @@ rule(
     lambda place, attributes, source, reference: place.xp.broadcast_to(source, tuple(reference.shape)),
     lambda operation, gradient: [gradient, None],
     view=True,
+    broadcasts=True,
 )
 
 

@@ -79,7 +79,7 @@ def _summed_gradient(operation: Operation, gradient: Tensor) -> Sequence[InputGr
     ]
 
 
-rule("matrix_multiplication", _shape, _product, _gradient)
+rule("matrix_multiplication", _shape, _product, _gradient, broadcasts=True)
 rule(
     "summed_product",
     lambda attributes, a, gradient: [((a.shape[-1], gradient.shape[-1]), a.dtype)],

@@ -212,7 +212,7 @@ def _concat_gradient(operation: Operation, gradient: Tensor) -> Sequence[InputGr
     graph, axis = operation.graph, operation.attributes["axis"]
     sizes = [tensor.shape[axis] for tensor in operation.inputs]
     if known(tuple(sizes)):
-        parts = graph.split(gradient, sizes, axis)  # type: ignore[arg-type]
+        parts = graph.split(gradient, sizes, axis)
         return list(parts)
 
     def part(place: int) -> Tensor:

@@ -208,9 +208,10 @@ rule(
     "broadcast",
     _broadcast_shape,
     lambda place, attributes, source: place.xp.broadcast_to(source, attributes["shape"]),
-    lambda operation, gradient: [gradient],  # the walk sums over the axes
+    lambda operation, gradient: [gradient],
     fields={"shape": tuple},
     view=True,
+    broadcasts=True,
 )
 
 

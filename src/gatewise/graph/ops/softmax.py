@@ -11,7 +11,7 @@ from ..builder import Builder
 from ..place import Place
 from ..rules import Attributes, InputGradient, Results, rule
 from ..shapes import axis_of, compatible, need_equal, need_floating, same_floating
-from ..tensor import INTEGER, Operation, Tensor, shape_text
+from ..tensor import INTEGER, DType, Operation, Shape, Tensor, shape_text
 
 _REDUCTIONS = ("none", "sum", "mean")
 
@@ -37,7 +37,7 @@ class SoftMax(Builder):
         """
         kind = "soft_max_cross_entropy"
         inputs, attributes = self._cross_entropy(kind, source, labels, axis, reduction, name)
-        return self._one(kind, inputs, attributes, name)
+        return self._one(kind, inputs, {**attributes, "keep": False}, name)
 
     def soft_max_cross_entropy_gradient(
         self, gradient: Tensor, source: Tensor, labels: Tensor, axis: int = -1, reduction: str = "none", name: str | None = None
@@ -45,7 +45,9 @@ class SoftMax(Builder):
         """The gradient of soft_max_cross_entropy's source, from the gradient of its result."""
         kind = "soft_max_cross_entropy_gradient"
         inputs, attributes = self._cross_entropy(kind, source, labels, axis, reduction, name)
-        return self._one(kind, [self._tensor(kind, gradient, source.dtype), *inputs], attributes, name)
+        return self._one(
+            kind, [self._tensor(kind, gradient, source.dtype), *inputs], {**attributes, "from_result": False}, name
+        )
 
     def _axis(self, kind: str, source: Tensor, axis: int, name: str | None) -> Attributes:
         with self._checking(kind, name):
@@ -117,7 +119,10 @@ rule("soft_max", _soft_max_shape, _soft_max, _soft_max_gradients, fields={"axis"
 rule("soft_max_gradient", _soft_max_shape, _soft_max_gradient, None, fields={"axis": int, "from_result": bool})
 
 
-def _loss_shape(attributes: Attributes, source: Any, labels: Any) -> Results:
+# The cross entropy has a second result, the softmax itself, computed for its gradient alone.
+
+
+def _checked_loss(attributes: Attributes, source: Any, labels: Any) -> tuple[Shape, DType]:
     need_floating(source.dtype)
     need_equal(source.dtype, labels.dtype)
     if not compatible(source.shape, labels.shape):
@@ -126,11 +131,15 @@ def _loss_shape(attributes: Attributes, source: Any, labels: Any) -> Results:
     if attributes["reduction"] not in _REDUCTIONS:
         raise ArgumentError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {attributes['reduction']!r}")
     rows = source.shape[:axis] + source.shape[axis + 1 :]
-    return [(rows if attributes["reduction"] == "none" else (), source.dtype)]
+    return (rows if attributes["reduction"] == "none" else ()), source.dtype
+
+
+def _loss_shape(attributes: Attributes, source: Any, labels: Any) -> Results:
+    return [_checked_loss(attributes, source, labels), (source.shape, source.dtype)]
 
 
 def _loss_gradient_shape(attributes: Attributes, gradient: Any, source: Any, labels: Any) -> Results:
-    ((shape, dtype),) = _loss_shape(attributes, source, labels)
+    shape, dtype = _checked_loss(attributes, source, labels)
     if gradient.dtype != dtype:
         raise DTypeError(f"gradient must be {dtype.name} like source, got {gradient.dtype.name}")
     if not compatible(gradient.shape, shape):
@@ -138,21 +147,23 @@ def _loss_gradient_shape(attributes: Attributes, gradient: Any, source: Any, lab
     return [(source.shape, source.dtype)]
 
 
-def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> Any:
+def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tuple[Any, Any]:
     xp, axis = place.xp, attributes["axis"]
     wide, wide_labels = place.widen(source), place.widen(labels)
     if math.prod(source.shape) == 0:
-        rows = place.zeros((*source.shape[:axis], *source.shape[axis + 1 :]), wide)
+        rows, y = place.zeros((*source.shape[:axis], *source.shape[axis + 1 :]), wide), wide
     else:
-        shifted, _, total = _exponentials(place, wide, axis)
-        likely = shifted - xp.log(total)
-        # a label of 0 takes nothing from an impossible class
-        taken = xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * likely)
-        rows = -xp.sum(taken, axis=axis)
+        shifted, exponentials, total = _exponentials(place, wide, axis)
+        y = exponentials / total if attributes["keep"] else None
+        unlikely = xp.log(total) - shifted
+        rows = xp.sum(wide_labels * unlikely, axis=axis)
+        if not place.on_cpu or bool(xp.any(xp.isnan(rows))):
+            # a label of 0 takes nothing, even from an impossible class
+            rows = xp.sum(xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * unlikely), axis=axis)
     if attributes["reduction"] != "none":
         total = xp.sum(rows)
         rows = total / max(math.prod(rows.shape), 1) if attributes["reduction"] == "mean" else total
-    return place.like(rows, source)
+    return place.like(rows, source), place.like(y, source) if attributes["keep"] else None
 
 
 def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> Any:
@@ -165,12 +176,13 @@ def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> A
     return gradient
 
 
-def _loss_gradient(place: Place, attributes: Attributes, gradient: Any, source: Any, labels: Any) -> Any:
+def _loss_gradient(place: Place, attributes: Attributes, gradient: Any, seen: Any, labels: Any) -> Any:
     axis = attributes["axis"]
-    wide_labels = place.widen(labels)
-    y = soft_max(place, place.widen(source), axis)
+    wide_labels, y = place.widen(labels), place.widen(seen)
+    if not attributes["from_result"]:
+        y = soft_max(place, y, axis)
     total = place.xp.sum(wide_labels, axis=axis, keepdims=True)
-    return place.like((y * total - wide_labels) * _spread(place, attributes, place.widen(gradient), source), source)
+    return place.like((y * total - wide_labels) * _spread(place, attributes, place.widen(gradient), seen), seen)
 
 
 def _label_gradient(place: Place, attributes: Attributes, gradient: Any, source: Any, labels: Any) -> Any:
@@ -182,15 +194,27 @@ def _label_gradient(place: Place, attributes: Attributes, gradient: Any, source:
     return place.like((place.xp.log(total) - shifted) * spread, source)
 
 
-def _loss_gradients(operation: Operation, gradient: Tensor) -> Sequence[InputGradient]:
-    inputs, graph, attributes = [gradient, *operation.inputs], operation.graph, operation.attributes
+def _loss_gradients(operation: Operation, gradient: Tensor | None, of_soft_max: Tensor | None) -> Sequence[InputGradient]:
+    assert gradient is not None and of_soft_max is None, "the softmax is not handed out"  # noqa: PT018
+    (source, labels), graph = operation.inputs, operation.graph
+    attributes = {name: operation.attributes[name] for name in ("axis", "reduction")}
+    seen = [gradient, operation.results[1], labels]
     return [
-        lambda: graph._one("soft_max_cross_entropy_gradient", inputs, dict(attributes)),
-        lambda: graph._one("soft_max_cross_entropy_label_gradient", inputs, dict(attributes)),
+        lambda: graph._one("soft_max_cross_entropy_gradient", seen, {**attributes, "from_result": True}),
+        lambda: graph._one("soft_max_cross_entropy_label_gradient", [gradient, source, labels], dict(attributes)),
     ]
 
 
 _FIELDS = {"axis": int, "reduction": str}
-rule("soft_max_cross_entropy", _loss_shape, _loss, _loss_gradients, fields=_FIELDS)
-rule("soft_max_cross_entropy_gradient", _loss_gradient_shape, _loss_gradient, None, fields=_FIELDS)
+rule(
+    "soft_max_cross_entropy",
+    _loss_shape,
+    _loss,
+    _loss_gradients,
+    fields={**_FIELDS, "keep": bool},
+    several=True,
+    specialise=lambda attributes, used: {**attributes, "keep": used[1]},
+)
+_GRADIENT_FIELDS = {**_FIELDS, "from_result": bool}
+rule("soft_max_cross_entropy_gradient", _loss_gradient_shape, _loss_gradient, None, fields=_GRADIENT_FIELDS)
 rule("soft_max_cross_entropy_label_gradient", _loss_gradient_shape, _label_gradient, None, fields=_FIELDS)
