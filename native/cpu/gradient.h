@@ -53,7 +53,8 @@ struct GradientRun {
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole tiles
   Piece<Real> back_panels[2], source_panels[2], product_panels, peephole, secondary_bias;
   Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
-  Piece<Real> d_recurrent[2], d_input[2], d_bias, d_peephole, d_secondary_bias;
+  Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
+  Piece<Real> d_bias, d_peephole, d_secondary_bias;
   Piece<Real> scratch, packed_a, packed_b;
   Barrier everyone, group[256];
 
@@ -73,6 +74,11 @@ struct GradientRun {
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
   bool dx_apart() const { return call.dtype != Native<Real>::dtype; }
   int64_t dx_apart_rows() const { return call.D == 2 ? call.T * call.N : chunk * call.N; }
+
+  // Whether a weight gradient with this many columns is summed in the result itself: whole tiles of Real, no padding.
+  bool in_place(int64_t columns) const {
+    return call.dtype == Native<Real>::dtype && call.H % units.width == 0 && columns % (wide * lanes) == 0;
+  }
 
   void plan(int threads) {
     const int most = 2;
@@ -96,10 +102,10 @@ struct GradientRun {
       back_panels[phase].reserve(arena, call.D * units.padded * depth[phase]);
       du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
-      d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
+      if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
         source_panels[phase].reserve(arena, call.D * input_columns * depth[phase]);
-        d_input[phase].reserve(arena, depth[phase] * input_columns);
+        if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
     if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
@@ -251,15 +257,27 @@ struct GradientRun {
     }
   }
 
-  // sums[m][n] += sum over the chunk's rows k of left[k][m] * right(k)[n], for some m. `right` packs one row.
-  template <class Right>
-  void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& m, int64_t rows, Real* sums,
-                       int64_t columns, Right right) const {
+  // Where the sums of one run of `width` weight rows are, and the length of a row.
+  struct Sums {
+    Real* at;
+    int64_t stride;
+  };
+  Sums sums_of(int phase, int d, int64_t run, const Piece<Real>* apart, void* result, int64_t columns, int64_t padded) const {
+    if (!in_place(columns)) return {apart[phase].in(arena) + run * units.width * padded, padded};
+    const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
+    const int64_t row = (d * cell.gates + call.slot[gate]) * call.H + run / cell.gate_count[phase] * units.width;
+    return {static_cast<Real*>(result) + row * columns, columns};
+  }
+
+  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
+  // `right` packs a tile of one row.
+  template <class SumsOf, class Right>
+  void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
+                       int64_t columns, SumsOf sums, Right right) const {
     const int64_t tile = wide * lanes;
-    const int most = tile_rows(wide);
     Real* A = packed_a.in(arena) + thread * most_rows * k_block;
     Real* B = packed_b.in(arena) + thread * k_block * std::min(std::max(state_columns, input_columns), n_block);
-    const Groups groups(m.size(), most);
+    const Groups groups(units.width, tile_rows(wide));
     for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
       const int64_t n1 = std::min(n0 + n_block, columns);
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
@@ -267,38 +285,45 @@ struct GradientRun {
         for (int64_t k = 0; k < depth_here; ++k) {
           for (int64_t n = n0; n < n1; n += tile) right(k0 + k, n, B + (n - n0) * depth_here + k * tile);
         }
-        for (int64_t g = 0; g < groups.count; ++g) {
-          const int64_t first = m.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-          for (int64_t k = 0; k < depth_here; ++k) {
-            const Real* from = left + (k0 + k) * left_stride + first;
-            for (int64_t i = 0; i < count; ++i) A[k * count + i] = from[i];
-          }
-          const auto product = tile_function<Real, true>(wide, static_cast<int>(count));
-          for (int64_t n = n0; n < n1; n += tile) {
-            product(depth_here, A, 0, B + (n - n0) * depth_here, sums + first * columns + n, columns, true);
+        for (int64_t run = runs.begin; run < runs.end; ++run) {
+          const Sums to = sums(run);
+          for (int64_t g = 0; g < groups.count; ++g) {
+            const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
+            for (int64_t k = 0; k < depth_here; ++k) {
+              const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
+              for (int64_t i = 0; i < count; ++i) A[k * count + i] = from[i];
+            }
+            const auto product = tile_function<Real, true>(wide, static_cast<int>(count));
+            for (int64_t n = n0; n < n1; n += tile) {
+              product(depth_here, A, 0, B + (n - n0) * depth_here, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
+            }
           }
         }
       }
     }
   }
 
-  void weight_gradients(int thread, int d, int64_t t0, int64_t steps) const {
-    const int64_t rows = steps * call.N, tile = wide * lanes;
+  void weight_gradients(int thread, int d, int64_t t0, int64_t steps, bool begun) const {
+    const int64_t rows = steps * call.N, tile = wide * lanes, I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range m = part(depth[phase], team, thread);
-      if (m.size() == 0) continue;
+      const Range runs = part(depth[phase] / units.width, team, thread);
+      if (runs.size() == 0) continue;
       const Real* operands = operand[phase].in(arena);
-      weight_gradient(thread, du[phase].in(arena), du_stride[phase], m, rows, d_recurrent[phase].in(arena), state_columns,
-                      [&](int64_t k, int64_t n, Real* to) {
-                        pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
-                      });
+      weight_gradient(
+          thread, du[phase].in(arena), du_stride[phase], runs, rows, begun, state_columns,
+          [&](int64_t run) { return sums_of(phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns); },
+          [&](int64_t k, int64_t n, Real* to) {
+            pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
+          });
       if (!has_input()) continue;
-      weight_gradient(thread, source_rows(phase).in(arena), du_stride[phase], m, rows, d_input[phase].in(arena), input_columns,
-                      [&](int64_t k, int64_t n, Real* to) {
-                        // a row past its end adds nothing, whatever it holds
-                        const bool active = call.active(t0 + k / call.N, k % call.N);
-                        pack_row(to, tile, call.source, call.dtype, (t0 * call.N + k) * call.I + n, active ? call.I - n : 0);
-                      });
+      weight_gradient(
+          thread, source_rows(phase).in(arena), du_stride[phase], runs, rows, begun, input_columns,
+          [&](int64_t run) { return sums_of(phase, d, run, d_input, call.d_input_weight, I, input_columns); },
+          [&](int64_t k, int64_t n, Real* to) {
+            // a row past its end adds nothing, whatever it holds
+            const bool active = call.active(t0 + k / call.N, k % call.N);
+            pack_row(to, tile, call.source, call.dtype, (t0 * call.N + k) * I + n, active ? I - n : 0);
+          });
     }
     bias_gradients(thread, d, t0, steps);
   }
@@ -395,16 +420,8 @@ struct GradientRun {
     if (dx_apart() && d == call.D - 1) write_run(call.d_source, call.dtype, first * I, out, rows.size() * I);
   }
 
-  // Zeroes, or hands over, the sums of this thread's share of the weight rows.
+  // The sums of this thread's share of the blocks: set to 0, and handed over at the end.
   void clear_sums(int thread) const {
-    for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range m = part(depth[phase], team, thread);
-      std::fill(d_recurrent[phase].in(arena) + m.begin * state_columns, d_recurrent[phase].in(arena) + m.end * state_columns,
-                Real(0));
-      if (has_input()) {
-        std::fill(d_input[phase].in(arena) + m.begin * input_columns, d_input[phase].in(arena) + m.end * input_columns, Real(0));
-      }
-    }
     const Range blocks = part(units.blocks, team, thread);
     const Range columns{blocks.begin * block_columns(), blocks.end * block_columns()};
     std::fill(d_bias.in(arena) + columns.begin, d_bias.in(arena) + columns.end, Real(0));
@@ -416,16 +433,18 @@ struct GradientRun {
   void hand_over_sums(int thread, int d) const {
     const int64_t H = call.H, GH = cell.gates * H, width = units.width;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range m = part(depth[phase], team, thread);
-      const int64_t per_block = cell.gate_count[phase] * width;
-      for (int64_t k = m.begin; k < m.end; ++k) {
-        const int64_t block = k / per_block, unit = block * width + k % width;
-        const int g = cell.first_gate[phase] + static_cast<int>(k % per_block / width);
-        if (unit >= H) continue;
-        const int64_t row = d * GH + call.slot[g] * H + unit;
-        write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
-        if (has_input()) {
-          write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena) + k * input_columns, call.I);
+      const Range runs = part(depth[phase] / width, team, thread);
+      for (int64_t run = runs.begin; run < runs.end; ++run) {
+        const int64_t unit = run / cell.gate_count[phase] * width;
+        const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
+        for (int64_t i = 0; i < std::min(width, H - unit); ++i) {
+          const int64_t row = d * GH + call.slot[gate] * H + unit + i, k = run * width + i;
+          if (!in_place(H)) {
+            write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
+          }
+          if (has_input() && !in_place(call.I)) {
+            write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena) + k * input_columns, call.I);
+          }
         }
       }
     }
@@ -466,7 +485,7 @@ struct GradientRun {
         const int64_t t0 = std::min(time(begin), time(end - 1));
         if (in_grid && !chunk_steps(id, d, begin, end, t0, rows, blocks, meet, pulse)) return;
         if (!everyone.wait(watch.stop)) return;
-        weight_gradients(id, d, t0, steps);
+        weight_gradients(id, d, t0, steps, end < call.T);
         if (has_input()) source_gradients(id, d, t0, steps);
         if (!everyone.wait(watch.stop)) return;
       }
