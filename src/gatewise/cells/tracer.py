@@ -242,9 +242,8 @@ def headers() -> dict[str, str]:
     activations = f'{_HEADER}#include "values.h"\n\n{opening}{activations_source()}{closing}'
     cells = "\n".join(cell_source(cell) for cell in CELLS)
     listed = "  ".join(f"CELL({number}, {cell.name})" for number, cell in enumerate(CELLS))
-    listing = (
-        f"// Every cell with its number.\n#define GATEWISE_CELLS(CELL) {listed}\n#define GATEWISE_CELL_COUNT {len(CELLS)}\n"
-    )
+    listing = f"// Every cell with its number.\n#define GATEWISE_CELLS(CELL) {listed}\n"
+    listing += f"#define GATEWISE_CELL_COUNT {len(CELLS)}\n"
     body = f'{_HEADER}#include "activations.h"\n\n{opening}{cells}{closing}\n{listing}'
     return {"activations.h": activations, "cells.h": body}
 
