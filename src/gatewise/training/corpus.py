@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,10 @@ _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "li
 def library_files() -> list[Path]:
     """Source files of Python's standard library, up to a bounded size, in an order that mixes subjects and never changes."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    found = [path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts)]
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
     found.sort(key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
     chosen, size = [], 0
     for path in found:

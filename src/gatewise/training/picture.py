@@ -68,7 +68,7 @@ def _line(text: str) -> tuple[str, str]:
     length = -1
     for line in text.splitlines(keepends=True):
         bare = line.rstrip("\n")
-        if start >= _CONTEXT // 2 and 40 <= len(bare) <= 72 and "(" in bare and "=" in bare:
+        if start >= _CONTEXT // 2 and len(bare) <= 72 and len(bare.lstrip()) >= 40 and "(" in bare and "=" in bare:
             best, length = start, len(bare)
             break
         start += len(line)
@@ -116,7 +116,7 @@ def _draw_surprise(axis: Any, line: str, surprise: Array) -> None:
     axis.bar(np.arange(len(line)), surprise, color=_SURPRISE, width=0.8)
     axis.set_xlim(-0.5, len(line) - 0.5)
     axis.set_ylabel("bits")
-    axis.set_xticks([])
+    _label_line(axis, line)
     axis.set_title("Reading a line it has never seen: how surprising each character is", loc="left", fontsize=10)
     _bare(axis)
 
@@ -136,7 +136,7 @@ def _draw_map(figure: Any, axis: Any, name: str, values: Array) -> None:
 
 
 def _label_line(axis: Any, line: str) -> None:
-    """The line itself under the lowest map, a character per column."""
+    """The line itself under a panel, a character per column."""
     labels = ["␣" if character == " " else character.replace("$", r"\$") for character in line]
     axis.set_xticks(np.arange(len(line)), labels, family="monospace", fontsize=9)
     axis.tick_params(axis="x", length=0)
