@@ -106,9 +106,7 @@ class LanguageModel:
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Logits `[T, N, characters]`, the states after the last step, the top layer's gates."""
         graph, config = self.graph, self.config
-        operation: Callable[..., list[Tensor]] = {"lstm": graph.lstm, "gru": graph.gru, "rnn": graph.single_gate_rnn}[
-            config.cell
-        ]
+        operation: Callable[..., list[Tensor]] = getattr(graph, _OPERATIONS[config.cell])
         descriptor: Any = replace(config.descriptor(), training=True)
         source = graph.gather(self.weights["embedding"], text)
         after: list[Tensor] = []
