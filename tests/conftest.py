@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the peers' threads would only wait for each other
+
 import pytest
 
 from gatewise.engines import ENGINES

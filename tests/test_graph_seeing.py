@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -72,7 +71,7 @@ def test_layout_points_down_and_keeps_parallel_chains_apart():
     assert all(node.x - 20 >= 0 and node.x + 20 <= width and node.y - 10 >= 0 and node.y + 10 <= height for node in nodes)
 
 
-def test_large_and_empty_graphs_draw_quickly():
+def test_a_large_graph_is_cut_and_an_empty_one_drawn():
     graph = Graph()
     assert len(_boxes(graph._repr_svg_())[0]) == 0
     tensors = [graph.placeholder([2])]
@@ -80,9 +79,7 @@ def test_large_and_empty_graphs_draw_quickly():
     for _ in range(3000):
         a, b = (tensors[max(len(tensors) - 1 - int(each), 0)] for each in rng.integers(0, 20, 2))
         tensors.append(a + b)
-    start = time.perf_counter()
     boxes, texts = _boxes(graph._repr_svg_())
-    assert time.perf_counter() - start < 20
     assert len(boxes) == 400
     assert texts[0] == "3001 operations (the first 400 are drawn)"
 

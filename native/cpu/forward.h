@@ -77,7 +77,7 @@ struct ForwardRun {
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), meets,
                        tile_rows(std::min(most, cell.gates * units.vectors)));
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    const int width = rows <= 3 ? most_vectors : most;  // few rows: wider tiles have more sums under way
+    const int width = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
     input_vectors = tile_vectors(cell.gates * units.vectors, std::max(most, 3));
     for (int phase = 0; phase < cell.phases; ++phase) {
       const int vectors = cell.gate_count[phase] * units.vectors;

@@ -38,6 +38,8 @@ struct GradientRun {
   static constexpr int lanes = Vec<Real>::lanes;
   static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
   static constexpr int64_t n_block = 512;  // their columns per pass
+  // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory.
+  static constexpr int64_t packed_rows = (most_rows + lanes - 1) / lanes * lanes;
 
   const Call& call;
   const GradientCell<Real>& cell;
@@ -124,7 +126,7 @@ struct GradientRun {
     dc.reserve(arena, N * units.padded);
     if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
     scratch.reserve(arena, team * most_rows * std::max(units.width, tile));
-    packed_a.reserve(arena, team * most_rows * k_block);
+    packed_a.reserve(arena, team * packed_rows * k_block);
     packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
@@ -275,7 +277,7 @@ struct GradientRun {
   void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
                        int64_t columns, SumsOf sums, Right right) const {
     const int64_t tile = wide * lanes;
-    Real* A = packed_a.in(arena) + thread * most_rows * k_block;
+    Real* A = packed_a.in(arena) + thread * packed_rows * k_block;
     Real* B = packed_b.in(arena) + thread * k_block * std::min(std::max(state_columns, input_columns), n_block);
     const Groups groups(units.width, tile_rows(wide));
     for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
@@ -291,11 +293,11 @@ struct GradientRun {
             const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
             for (int64_t k = 0; k < depth_here; ++k) {
               const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
-              for (int64_t i = 0; i < count; ++i) A[k * count + i] = from[i];
+              for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
             }
             const auto product = tile_function<Real, true>(wide, static_cast<int>(count));
             for (int64_t n = n0; n < n1; n += tile) {
-              product(depth_here, A, 0, B + (n - n0) * depth_here, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
+              product(depth_here, A, packed_rows, B + (n - n0) * depth_here, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
             }
           }
         }
@@ -330,31 +332,27 @@ struct GradientRun {
 
   // Sums over rows for the bias, the peephole and the secondary bias of some blocks.
   void bias_gradients(int thread, int d, int64_t t0, int64_t steps) const {
-    using V = Vec<Real>;
     const Range blocks = part(units.blocks, team, thread);
-    const int64_t width = units.width;
-    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      for (int g = 0; g < cell.gates; ++g) {
-        const int phase = phase_of(g);
-        const bool output = g == cell.gates - 1;
-        for (int64_t at = 0; at < width; at += lanes) {
-          const int64_t column = du_column(g, block) + at, place = block * block_columns() + g * width + at;
-          const int64_t unit = block * width + at;
-          V bias = V::load(d_bias.in(arena) + place), second = V::load(d_secondary_bias.in(arena) + unit), peep(0.0);
-          if (cell.peephole) peep = V::load(d_peephole.in(arena) + place);
-          const Real* x_rows = source_rows(phase).in(arena) + column;
-          const Real* u_rows = du[phase].in(arena) + column;
-          for (int64_t k = 0; k < steps * call.N; ++k) {
-            const V u = V::load(u_rows + k * du_stride[phase]);
-            bias = bias + V::load(x_rows + k * du_stride[phase]);
-            if (output && cell.needs_product) second = second + u;
-            if (cell.peephole && unit < call.H && call.active(t0 + k / call.N, k % call.N)) {
-              peep = peep + u * seen_cell(d, t0 + k / call.N, k % call.N, unit, output);
+    const auto add = [](Real* to, const Vec<Real>& value) { (Vec<Real>::load(to) + value).store(to); };
+    for (int64_t k = 0; k < steps * call.N; ++k) {
+      const int64_t t = t0 + k / call.N, n = k % call.N;
+      if (!call.active(t, n)) continue;
+      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        for (int g = 0; g < cell.gates; ++g) {
+          const int phase = phase_of(g);
+          const bool output = g == cell.gates - 1;
+          const int64_t row = k * du_stride[phase] + du_column(g, block);
+          const Real* u = du[phase].in(arena) + row;
+          const Real* x = source_rows(phase).in(arena) + row;
+          const int64_t place = block * block_columns() + g * units.width;
+          for (int64_t at = 0; at < units.width; at += lanes) {
+            const int64_t unit = block * units.width + at;
+            add(d_bias.in(arena) + place + at, Vec<Real>::load(x + at));
+            if (output && cell.needs_product) add(d_secondary_bias.in(arena) + unit, Vec<Real>::load(u + at));
+            if (cell.peephole && unit < call.H) {
+              add(d_peephole.in(arena) + place + at, Vec<Real>::load(u + at) * seen_cell(d, t, n, unit, output));
             }
           }
-          bias.store(d_bias.in(arena) + place);
-          if (output) second.store(d_secondary_bias.in(arena) + unit);
-          if (cell.peephole) peep.store(d_peephole.in(arena) + place);
         }
       }
     }

@@ -64,6 +64,13 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
       if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e + at);
     }
     Cell::template gradient<PHASE>(act, v);
+    if constexpr (!FULL) {
+      // The products run over the padding too, where 0 * inf must not become a NaN for everybody.
+      for (int g = first; g < first + count; ++g) {
+        v.du[g] = only_units<Real>(v.du[g], left);
+        if constexpr (Cell::dx_differs) v.dx[g] = only_units<Real>(v.dx[g], left);
+      }
+    }
     if constexpr (PHASE == 0) {
       v.h_prev.store(dh);
       if constexpr (Cell::has_cell) v.c_prev.store(dc);

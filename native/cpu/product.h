@@ -14,12 +14,12 @@ constexpr int most_rows = GATEWISE_VECTOR_REGISTERS == 32 ? 12 : 8;
 
 // Rows of a tile NV vectors wide, so that its sums fit the registers.
 constexpr int tile_rows(int vectors) {
-  constexpr int few[] = {0, 8, 6, 4, 3};
+  constexpr int few[] = {0, 8, 6, 4, 2};
   constexpr int many[] = {0, 12, 12, 8, 6};
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
 
-// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * MR + i] when it is packed.
+// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
 template <class Real, int MR, int NV, bool PACKED>
 void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc, bool add) {
   using Native = typename Vec<Real>::Native;
@@ -37,7 +37,7 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
     B += NV * lanes;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const Real a = PACKED ? A[k * MR + i] : A[i * lda + k];
+      const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) sum[i][j] += b[j] * a;
     }
@@ -82,11 +82,23 @@ TileFunction<Real> tile_function(int vectors, int rows) {
   }
 }
 
-// Splits `rows` into groups of nearly equal size, none above `most`: group(i) of count groups.
+// Splits rows into the groups that tiles take: of nearly equal size, or all as large as a tile with the last few two
+// rows smaller where that comes out even, since odd tiles are slower.
 struct Groups {
   int64_t rows, count;
-  Groups(int64_t rows, int most) : rows(rows), count((rows + most - 1) / most) {}
-  int64_t begin(int64_t i) const { return i * rows / count; }
+  int64_t full = 0, size = 0;  // the first `full` groups have `size` rows, the rest two fewer; 0: nearly equal
+
+  Groups(int64_t rows, int most) : rows(rows), count((rows + most - 1) / most) {
+    const int64_t missing = count * most - rows;
+    if (most > 2 && missing % 2 == 0 && missing / 2 <= count) {
+      size = most;
+      full = count - missing / 2;
+    }
+  }
+  int64_t begin(int64_t i) const {
+    if (size == 0) return i * rows / count;
+    return i <= full ? i * size : full * size + (i - full) * (size - 2);
+  }
 };
 
 // C[rows][columns] (+)= A[rows][K] * B for one panel of B.

@@ -127,7 +127,16 @@ GATEWISE_INLINE void store_units(void* to, DType dtype, int64_t index, const Vec
   }
 }
 
-// The same where FULL is known when compiling: then it is a plain load or store.
+// The units that exist; the others become 0, whatever they were.
+template <class Real>
+GATEWISE_INLINE Vec<Real> only_units(const Vec<Real>& value, int64_t count) {
+  using Mask = typename Vec<Real>::Mask;
+  Mask number;
+  for (int i = 0; i < Vec<Real>::lanes; ++i) number[i] = i;
+  return select(number < Mask{} + static_cast<typename Integer<Real>::type>(count), value, Vec<Real>(0.0));
+}
+
+// load_units and store_units where FULL is known when compiling: then it is a plain load or store.
 template <class Real, bool FULL>
 struct Access {
   static GATEWISE_INLINE Vec<Real> load(const void* from, DType dtype, int64_t index, int64_t count) {

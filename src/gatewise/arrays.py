@@ -88,7 +88,10 @@ def kind_of(operation: str, name: str, value: Any) -> Kind:
     if _is(value, "jax", "Array"):
         return _JAX
     if hasattr(value, "__dlpack__") and hasattr(value, "__array_namespace__"):
-        return _Standard(value.__array_namespace__())
+        try:
+            return _Standard(value.__array_namespace__())
+        except Exception as error:  # every library raises its own
+            raise DTypeError(f"{operation}: {name} does not tell its array namespace: {error}") from error
     raise _not_an_array(operation, name, value)
 
 

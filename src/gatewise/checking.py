@@ -17,7 +17,7 @@ import numpy as np
 from . import arrays, reference
 from .cells import Descriptor
 from .descriptors import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
-from .engines import ENGINES
+from .engines import ENGINES, Engine
 from .problem import Problem, make_problem
 
 Array = np.ndarray[Any, Any]
@@ -304,8 +304,15 @@ def sample(count: int, seed: int) -> Iterator[Case]:
 
 def check_case(case: Case, engine: str) -> list[str]:
     """What an engine does differently from the reference on one case, forward and every gradient; nothing if right."""
-    runner = ENGINES[engine]
     wrong: list[str] = []
+    try:
+        _check_case(case, ENGINES[engine], wrong)
+    except Exception as error:  # the case is valid, so this is the engine's mistake whatever it is
+        wrong.append(f"raised {type(error).__name__}: {error}")
+    return wrong
+
+
+def _check_case(case: Case, runner: Engine, wrong: list[str]) -> None:
     state, cell, z_state = case.expected
 
     problem = case.problem(case.arguments)
@@ -328,8 +335,8 @@ def check_case(case: Case, engine: str) -> list[str]:
     wanted_gradients = reference.gradients(problem)
     if gradients.keys() != wanted_gradients.keys():
         wrong.append(f"gives gradients of {sorted(gradients)} instead of {sorted(wanted_gradients)}")
-        return wrong
-    return wrong + compare({f"gradient of {name}": (gradients[name], wanted_gradients[name]) for name in gradients}, case)
+        return
+    wrong += compare({f"gradient of {name}": (gradients[name], wanted_gradients[name]) for name in gradients}, case)
 
 
 def compare(results: dict[str, tuple[Any, Array]], case: Case) -> list[str]:

@@ -13,7 +13,7 @@ from .errors import ArgumentError, DTypeError, ShapeError
 
 Array = Any  # a NumPy array, or what another engine's `arrays` kind hands out; has .shape and .dtype
 
-_FLOATING = ("float32", "float16", "bfloat16", "float64")
+_FLOATING = frozenset(np.dtype(name) for name in ("float32", "float16", "float64"))  # and bfloat16, which is not NumPy's own
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Checker:
         """The argument as a floating array of the call's one dtype, its shape not checked yet."""
         array = self.kind.read(self.operation, name, value)
         if self.dtype is None:
-            if array.dtype.name not in _FLOATING or not array.dtype.isnative:
+            if array.dtype not in _FLOATING and array.dtype.name != "bfloat16":
                 raise DTypeError(f"{self.operation}: {name} must be float32, float16, bfloat16 or float64, got {array.dtype}")
             self.dtype = array.dtype
         elif array.dtype != self.dtype:

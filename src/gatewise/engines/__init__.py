@@ -32,7 +32,7 @@ class Engine(Protocol):
     def gradients(self, problem: Problem) -> dict[str, Any]: ...
 
 
-ENGINES: dict[str, Engine] = {"cpu": cpu, "reference": reference}  # type: ignore[dict-item]
+ENGINES: dict[str, Engine] = {"cpu": cpu, "reference": reference}
 _BY_DEVICE = {"cpu": "cpu"}
 _chosen: ContextVar[str | None] = ContextVar("gatewise_engine", default=None)
 
@@ -43,7 +43,7 @@ def use_engine(name: str) -> Iterator[None]:
 
     `with gatewise.use_engine("reference"):` computes in NumPy float64 and rounds once, at the end.
     """
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         raise ArgumentError(f"use_engine: name must be one of {', '.join(ENGINES)}, got {name!r}")
     token = _chosen.set(name)
     try:

@@ -20,7 +20,8 @@ except ImportError as error:  # a source tree that was not built
 
 name = "cpu"
 
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.float64): 3}
+_BFLOAT16 = 2
 _CELL_NUMBER = {cell.name: number for number, cell in enumerate(CELLS)}
 _INPUTS = (
     "source",
@@ -75,8 +76,10 @@ def get_threads() -> int:
 
 
 def _plain(array: Any) -> Any:
-    """Contiguous, native memory the module can read: bfloat16 travels as 16-bit words."""
+    """Contiguous, aligned memory the module can read: bfloat16 travels as 16-bit words."""
     array = np.ascontiguousarray(array)
+    if not array.flags.aligned:
+        array = array.copy()
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 
@@ -122,14 +125,14 @@ def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
     if mask is not None:
         arrays["mask"] = mask
     if p.lengths is not None:
-        arrays["lengths"] = np.ascontiguousarray(p.lengths, np.int64)
+        arrays["lengths"] = _plain(np.asarray(p.lengths, np.int64))
     if p.resets is not None:
         arrays["resets"] = np.ascontiguousarray(p.resets).view(np.uint8)
     function(
         _CELL_NUMBER[p.cell.name],
         p.activations,
         p.order,
-        _DTYPES[p.dtype.name],
+        _DTYPES.get(p.dtype, _BFLOAT16),
         (p.T, p.N, p.I, p.H),
         p.backwards,
         mask_stride,

@@ -48,10 +48,7 @@ class Place:
             return array
         array = to_numpy(array)
         if self.is_torch:
-            if not array.flags.writeable:
-                array = array.copy()
-            moved = arrays.kind_of("move", "array", self.xp.empty(0)).wrap(np.ascontiguousarray(array).reshape(array.shape))
-            return moved.to(self.device)
+            return _to_torch(array).to(self.device)
         return self.xp.asarray(array, device=self.device)
 
     def copy(self, array: Any) -> Any:
@@ -159,6 +156,15 @@ def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     if torch is not None and isinstance(array, torch.Tensor):
         array = array.detach().cpu()
     return arrays.NUMPY.read("move", "array", array)
+
+
+def _to_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A copy in main memory: torch has no arrays that may not be written to."""
+    torch = sys.modules["torch"]
+    array = np.array(array, order="C")
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def decide(feeds: list[Any], variables: list[Any]) -> Place:

@@ -68,7 +68,8 @@ class Arithmetic(Builder):
         return self._one("select", [self._tensor("select", predicate, BOOL), *chosen], None, name)
 
     def clamp(self, tensor: TensorLike, minimum: TensorLike, maximum: TensorLike, name: str | None = None) -> Tensor:
-        """The nearest value from `minimum` to `maximum`; at and beyond them no gradient reaches the tensor."""
+        """The nearest value from `minimum` to `maximum`, and the latter where they cross; only strictly between them does
+        a gradient reach the tensor."""
         return self._one("clamp", self._tensors("clamp", tensor, minimum, maximum), None, name)
 
 
@@ -177,14 +178,13 @@ def _clamp_shape(attributes: Attributes, source: Any, minimum: Any, maximum: Any
 
 
 def _clamp(place: Place, attributes: Attributes, source: Any, minimum: Any, maximum: Any) -> Any:
-    where = place.xp.where
-    return where(source > maximum, maximum, where(source < minimum, minimum, source))
+    return place.xp.minimum(place.xp.maximum(source, minimum), maximum)
 
 
 def _clamp_gradient(operation: Operation, gradient: Tensor) -> _Gradients:
     source, minimum, maximum = operation.inputs
     graph = operation.graph
-    below, above = graph.less_than(source, minimum), graph.greater_than(source, maximum)
+    below, above = graph.less_than(source, minimum), graph.greater_than(graph.maximum(source, minimum), maximum)
 
     def inside() -> Tensor:
         zeros = graph.zeros_like(gradient)

@@ -1,0 +1,384 @@
+"""What callers do with a call: empty and odd sizes, NaN, several threads at once, interrupts, thousands of calls."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gatewise
+from gatewise import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
+from gatewise.checking import Case, check_case, sample
+from gatewise.engines import ENGINES
+
+OPERATIONS = ("lstm", "gru", "single_gate_rnn")
+DESCRIPTOR = {"lstm": LSTMDescriptor, "gru": GRUDescriptor, "single_gate_rnn": SingleGateRNNDescriptor}
+GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}
+
+
+def cases_with(count: int, seed: int, **wanted: Any) -> list[Case]:
+    """Sampled cases with some options set; a tuple is gone through in turn."""
+    cases = []
+    for case in sample(count, seed):
+        chosen = {
+            name: value[case.number % len(value)] if isinstance(value, tuple) else value for name, value in wanted.items()
+        }
+        cases.append(Case(case.number, seed, case.operation, case.options | chosen))
+    return cases
+
+
+def results_of(case: Case, engine: str, saved: Any = None) -> list[np.ndarray]:
+    """Everything a case computes, forward and gradients, the gradients from the given saved values or the reference's."""
+    forward = [result for result in ENGINES[engine].forward(case.problem(case.arguments)) if result is not None]
+    gradients = ENGINES[engine].gradients(case.gradient_problem(*(saved or case.expected)))
+    return forward + list(gradients.values())
+
+
+def bits(arrays: list[Any]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+def simple_call(operation: str, T: int, N: int, I: int, H: int, bidirectional: bool = False) -> dict[str, Any]:  # noqa: E741
+    """A forward training call with the arguments every operation has."""
+    random = np.random.default_rng(1)
+    G, D = GATES[operation], 2 if bidirectional else 1
+
+    def make(*shape: int) -> np.ndarray:
+        return random.uniform(-0.5, 0.5, shape).astype(np.float32)
+
+    return {
+        "source": make(T, N, I),
+        "recurrent_weight": make(2, G * H, H) if bidirectional else make(G * H, H),
+        "input_weight": make(D * G * H, I),
+        "bias": make(D * G * H),
+        "init_state": make(N, D * H),
+        "descriptor": DESCRIPTOR[operation](training=True, bidirectional=bidirectional),
+    }
+
+
+def simple_gradients(operation: str, call: dict[str, Any], **more: Any) -> list[np.ndarray]:
+    """The gradients after a simple call, of a loss that is the sum of all states."""
+    results = getattr(gatewise, operation)(**call)
+    given = call | {"source_gradient": np.ones_like(results[0]), "z_state": results[-1]} | more
+    if operation == "lstm":
+        given.setdefault("cell_output_fwd", results[1])
+    if operation == "gru":
+        given.setdefault("output_fwd", results[0])
+    return getattr(gatewise, operation + "_gradients")(**given)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(("T", "N"), [(0, 3), (4, 0), (0, 0)])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_empty_calls(any_engine: str, operation: str, T: int, N: int, bidirectional: bool) -> None:
+    with gatewise.use_engine(any_engine):
+        call = simple_call(operation, T, N, 3, 2, bidirectional)
+        D, G = 2 if bidirectional else 1, GATES[operation]
+        results = getattr(gatewise, operation)(**call)
+        assert [result.shape[:2] for result in results] == [(T, N)] * len(results)
+        assert results[-1].shape == (T, N, D * G * 2)
+        gradients = simple_gradients(operation, call, state_gradient=np.ones((N, D * 2), np.float32))
+        names = ("source", "recurrent_weight", "input_weight", "bias", "init_state")
+        assert [gradient.shape for gradient in gradients] == [call[name].shape for name in names]
+        assert not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("N", [1, 2, 3])
+def test_small_and_odd_sizes(engine: str, N: int) -> None:
+    for case in cases_with(120, N, N=N, T=(1, 2, 5), H=(1, 3, 7, 13, 19), I=(1, 2, 9)):
+        assert check_case(case, engine) == [], str(case)
+
+
+def test_larger_sizes(engine: str) -> None:
+    """Blocks, panels and threads all have more than one turn."""
+    for case in cases_with(24, 3, T=(2, 5), N=(1, 4, 70, 131), H=(128, 200, 257), I=(3, 64, 150)):
+        assert check_case(case, engine) == [], str(case)
+
+
+def test_long_sequences(engine: str) -> None:
+    for case in cases_with(12, 4, T=300, N=(1, 3), H=(5, 20), I=4):
+        assert check_case(case, engine) == [], str(case)
+
+
+# Engines, instruction sets, memory
+
+
+@pytest.mark.parametrize(("first", "second"), [("reference", "cpu"), ("cpu", "reference")])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_forward_on_one_engine_gradients_on_another(operation: str, first: str, second: str) -> None:
+    call = simple_call(operation, 5, 3, 4, 6)
+    with gatewise.use_engine(first):
+        results = getattr(gatewise, operation)(**call)
+    given = call | {"source_gradient": np.ones_like(results[0]), "z_state": results[-1]}
+    given |= {"cell_output_fwd": results[1]} if operation == "lstm" else {}
+    given |= {"output_fwd": results[0]} if operation == "gru" else {}
+    function = getattr(gatewise, operation + "_gradients")
+    with gatewise.use_engine(second):
+        mixed = function(**given)
+    with gatewise.use_engine(first):
+        alone = function(**given)
+    for a, b in zip(mixed, alone, strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("layout", ["strided", "backwards", "transposed", "unaligned"])
+def test_layouts_give_the_same_bits(engine: str, layout: str) -> None:
+    for plain, other in zip(cases_with(60, 6, layout="plain"), cases_with(60, 6, layout=layout), strict=True):
+        assert bits(results_of(plain, engine)) == bits(results_of(other, engine, plain.expected)), str(other)
+
+
+@pytest.mark.parametrize("name", gatewise.engines.cpu._native.instruction_sets())
+def test_every_instruction_set(name: str) -> None:
+    """The kernels are compiled several times; all of them are right, not only the one this machine picks."""
+    native = gatewise.engines.cpu._native
+    before = native.instruction_set()
+    try:
+        assert native.use_instruction_set(name)
+        assert native.instruction_set() == name
+        for case in sample(300, 7):
+            assert check_case(case, "cpu") == [], str(case)
+    finally:
+        native.use_instruction_set(before)
+
+
+@pytest.mark.parametrize("name", gatewise.engines.cpu._native.instruction_sets())
+@pytest.mark.parametrize("function", ["tanh", "sigmoid"])
+def test_vector_maths(name: str, function: str) -> None:
+    """The engine's own float32 functions against float64, in units of the last place of the result."""
+    native = gatewise.engines.cpu._native
+    before = native.instruction_set()
+    magnitudes = np.concatenate([np.logspace(-30, 2, 20000), np.linspace(0, 20, 20000)]).astype(np.float32)
+    x = np.concatenate([-magnitudes, magnitudes, np.array([0.0, -0.0, np.inf, -np.inf, 88.8, -88.8, 1e38, -1e38], np.float32)])
+    found = np.empty_like(x)
+    try:
+        native.use_instruction_set(name)
+        native.maths(function, x, found)
+    finally:
+        native.use_instruction_set(before)
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        wanted = np.tanh(wide) if function == "tanh" else 1 / (1 + np.exp(-wide))
+    normal = np.abs(wanted) >= np.finfo(np.float32).tiny
+    units = np.abs(found - wanted)[normal] / np.spacing(np.abs(wanted[normal]).astype(np.float32))
+    assert units.max() <= 4
+    assert np.abs(found - wanted)[~normal].max(initial=0.0) <= np.finfo(np.float32).tiny
+    assert np.abs(found).max() <= 1
+    nothing = np.full(8, np.nan, np.float32)
+    native.maths(function, nothing.copy(), nothing)
+    assert np.isnan(nothing).all()
+
+
+# NaN and infinity
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["source", "init_state"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_bad_values_stay_in_their_row(any_engine: str, operation: str, where: str, bad: float) -> None:
+    call = simple_call(operation, 4, 19, 3, 18)
+    if operation == "single_gate_rnn":
+        call["descriptor"] = SingleGateRNNDescriptor(training=True, activation=RNNActivation.TANH)
+    spoiled = call | {where: call[where].copy()}
+    row = 7
+    if where == "source":
+        spoiled["source"][1, row, 0] = bad
+    else:
+        spoiled["init_state"][row, 0] = bad
+    rows = np.arange(19) != row
+    with gatewise.use_engine(any_engine):
+        clean, dirty = getattr(gatewise, operation)(**call), getattr(gatewise, operation)(**spoiled)
+        for a, b in zip(clean, dirty, strict=True):
+            assert a[:, rows].tobytes() == b[:, rows].tobytes()
+            assert (a[1:, row] != b[1:, row]).any()
+        a, b = simple_gradients(operation, call), simple_gradients(operation, spoiled)
+    assert a[0][:, rows].tobytes() == b[0][:, rows].tobytes()  # of the source
+    assert a[-1][rows].tobytes() == b[-1][rows].tobytes()  # of the initial state
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_nan_past_the_end_reaches_nothing(any_engine: str, operation: str, bidirectional: bool) -> None:
+    """Padding may hold anything: source, and what the gradient call is given there."""
+    lengths = np.array([5, 0, 2])
+    call = simple_call(operation, 5, 3, 4, 6, bidirectional) | {"lengths": lengths}
+    padding = np.arange(5)[:, None] >= lengths
+    dirty = call | {"source": np.where(padding[:, :, None], np.float32(np.nan), call["source"])}
+    with gatewise.use_engine(any_engine):
+        wanted, found = getattr(gatewise, operation)(**call), getattr(gatewise, operation)(**dirty)
+        assert bits(wanted) == bits(found)
+        assert not any(result[padding].any() for result in found)
+        state = wanted[0]
+        upstream = np.where(padding[:, :, None], np.float32(np.nan), np.ones_like(state))
+        clean = simple_gradients(operation, call)
+        more = {"z_state": np.where(padding[:, :, None], np.float32(np.nan), wanted[-1])}
+        if operation == "lstm":
+            more["cell_output_fwd"] = np.where(padding[:, :, None], np.float32(np.nan), wanted[1])
+        if operation == "gru":
+            more["output_fwd"] = np.where(padding[:, :, None], np.float32(np.nan), state)
+        spoiled = simple_gradients(operation, dirty, source_gradient=upstream, **more)
+    assert bits(clean) == bits(spoiled)
+    assert not clean[0][padding].any()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_reset_hides_a_bad_state(any_engine: str, operation: str) -> None:
+    """A reset puts zeros in place of the state, it does not multiply by zero."""
+    call = simple_call(operation, 3, 2, 4, 5)
+    resets = np.zeros((3, 2), bool)
+    resets[0] = True
+    with gatewise.use_engine(any_engine):
+        wanted = getattr(gatewise, operation)(**call | {"resets": resets, "init_state": None})
+        bad = np.full_like(call["init_state"], np.nan)
+        found = getattr(gatewise, operation)(**call | {"resets": resets, "init_state": bad})
+        assert bits(wanted) == bits(found)
+        gradients = simple_gradients(operation, call | {"resets": resets, "init_state": bad})
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    assert not gradients[-1].any()
+
+
+# Threads, interrupts, many calls
+
+
+def test_same_bits_for_every_thread_count(engine: str) -> None:
+    cases = list(sample(100, 8)) + cases_with(24, 9, T=(3, 6), N=(1, 2, 40), H=(33, 130), I=(5, 64))
+    before = gatewise.get_threads()
+    try:
+        gatewise.set_threads(1)
+        wanted = [bits(results_of(case, engine)) for case in cases]
+        for count in range(2, 9):
+            gatewise.set_threads(count)
+            assert gatewise.get_threads() == count
+            for case, want in zip(cases, wanted, strict=True):
+                assert bits(results_of(case, engine)) == want, f"{count} threads: {case}"
+    finally:
+        gatewise.set_threads(before)
+
+
+def test_eight_python_threads_at_once(engine: str) -> None:
+    cases = list(sample(80, 10)) + cases_with(16, 11, T=6, N=(1, 33), H=(64, 120), I=20)
+    wanted = [bits(results_of(case, engine)) for case in cases]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            found = list(pool.map(lambda case: bits(results_of(case, engine)), cases))
+            assert found == wanted
+
+
+def test_gil_is_released(engine: str) -> None:
+    """Python goes on while a call runs in another thread."""
+    call = simple_call("lstm", 400, 64, 64, 128)
+    ticks = 0
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(lambda: [gatewise.lstm(**call) for _ in range(5)])
+        while not future.done():
+            ticks += 1
+            time.sleep(0.001)
+    assert ticks > 20
+
+
+def memory_in_use() -> int:
+    """Bytes of this process in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_calls_do_not_grow(engine: str) -> None:
+    """20,000 calls, half of them gradients, and 10,000 refused ones."""
+    call = simple_call("gru", 3, 2, 4, 8)
+    results = gatewise.gru(**call)
+    given = call | {"source_gradient": np.ones_like(results[0]), "z_state": results[-1], "output_fwd": results[0]}
+    wrong = call | {"bias": np.zeros(5, np.float32)}
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            gatewise.gru(**call)
+            gatewise.gru_gradients(**given)
+            with pytest.raises(gatewise.ShapeError):
+                gatewise.gru(**wrong)
+
+    some(1000)
+    before = memory_in_use()
+    some(10000)
+    assert memory_in_use() - before < 2**20  # one forgotten array per call would be 2 MB
+
+
+def test_larger_calls_do_not_grow(engine: str) -> None:
+    """Work memory of many sizes is given back or used again."""
+    calls = [simple_call("lstm", 5, N, 16, H) for N in (1, 7, 40) for H in (8, 33, 128)]
+    for call in calls:
+        simple_gradients("lstm", call)
+    before = memory_in_use()
+    for _ in range(30):
+        for call in calls:
+            simple_gradients("lstm", call)
+    assert memory_in_use() - before < 8 * 2**20
+
+
+LONG_CALL = """
+import sys, time
+import numpy as np
+import gatewise
+threads, gradient = int(sys.argv[1]), sys.argv[2] == "gradients"
+gatewise.set_threads(threads)
+H = 1024
+weight = np.zeros((H, H), np.float32)
+tanh = gatewise.SingleGateRNNDescriptor(activation=gatewise.RNNActivation.TANH)
+def call(T):
+    steps = np.zeros((T, 1, H), np.float32)
+    if gradient:
+        return gatewise.single_gate_rnn_gradients(steps, weight, steps, steps, descriptor=tanh)
+    return gatewise.single_gate_rnn(steps, weight, descriptor=tanh)
+call(200)
+T, took = 1000, 0.0
+while took < 0.5:
+    T *= 2
+    start = time.monotonic()
+    call(T)
+    took = time.monotonic() - start
+print(took * 8, flush=True)
+try:
+    call(T * 8)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    print("alive", call(2)[0].shape, flush=True)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("direction", ["forward", "gradients"])
+def test_interrupt_ends_a_long_call(threads: int, direction: str) -> None:
+    command = [sys.executable, "-c", LONG_CALL, str(threads), direction]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        whole = float(process.stdout.readline())
+        time.sleep(whole / 8)
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        assert process.stdout.readline() == "interrupted\n"
+        waited = time.monotonic() - sent
+        assert process.stdout.readline() == "alive (2, 1, 1024)\n"
+    assert process.returncode == 0
+    assert waited < whole / 2
+
+
+def test_threads_setting() -> None:
+    for wrong, error in ((0, gatewise.ArgumentError), (-1, gatewise.ArgumentError), (257, gatewise.ArgumentError)):
+        with pytest.raises(error, match="set_threads: count must be from 1 to 256"):
+            gatewise.set_threads(wrong)
+    for wrong in (True, 1.0, "2", None):
+        with pytest.raises(gatewise.DTypeError, match="set_threads: count must be an int"):
+            gatewise.set_threads(wrong)  # type: ignore[arg-type]
+    code = "import gatewise; print(gatewise.get_threads())"
+    environment = {"GATEWISE_THREADS": "3", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "3\n"
