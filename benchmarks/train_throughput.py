@@ -1,6 +1,6 @@
-"""Training throughput of one character-level language model in gatewise's graph and in PyTorch, on the CPU.
+"""Training throughput of one character-level language model in gatewise's graph and in PyTorch, on the CPU; by default `gatewise train`'s own.
 
-    python benchmarks/train_throughput.py [--hidden 256] [--batch 32] [--chunk 64] [--rounds 15]
+    python benchmarks/train_throughput.py [--hidden 128] [--batch 8] [--chunk 128] [--rounds 15]
 
 Embedding, one recurrent layer, softmax, cross entropy, clipped gradient, Adam; equal weights, equal text, in one process
 by turns. The losses of the first steps are compared, so that both are known to do the same work. The LSTM with peepholes
@@ -131,9 +131,9 @@ def difference(config: Config, corpus: Corpus) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--chunk", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--chunk", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()

@@ -65,7 +65,7 @@ struct MatrixRun {
   void pack_a(Real* to, int64_t first, int64_t count, int64_t k0, int64_t depth) const {
     const Real* from = a + first * call.a_row + k0 * call.a_column;
     for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t i = 0; i < count; ++i) to[k * count + i] = from[i * call.a_row + k * call.a_column];
+      for (int64_t i = 0; i < count; ++i) to[k * most_rows + i] = from[i * call.a_row + k * call.a_column];
     }
   }
 
@@ -88,16 +88,17 @@ struct MatrixRun {
           const auto product = in_place ? tile_function<Real, false>(wide, static_cast<int>(count))
                                         : tile_function<Real, true>(wide, static_cast<int>(count));
           const Real* left = in_place ? a + first * call.a_row + k0 : A;
+          const int64_t lda = in_place ? call.a_row : most_rows;
           for (int64_t n = n0; n < n1; n += tile) {
             Real* to = c + first * call.N + n;
             const Real* panel = B + (n - n0) * depth;
             if (n + tile <= call.N) {
-              product(depth, left, call.a_row, panel, to, call.N, k0 > 0);
+              product(depth, left, lda, panel, to, call.N, k0 > 0);
               continue;
             }
             const int64_t width = call.N - n;
             for (int64_t i = 0; i < count && k0 > 0; ++i) std::copy_n(to + i * call.N, width, last + i * tile);
-            product(depth, left, call.a_row, panel, last, tile, k0 > 0);
+            product(depth, left, lda, panel, last, tile, k0 > 0);
             for (int64_t i = 0; i < count; ++i) std::copy_n(last + i * tile, width, to + i * call.N);
           }
         }

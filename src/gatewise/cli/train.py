@@ -38,7 +38,7 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew over an earlier checkpoint.")] = False,
     cell: Annotated[CellName, typer.Option(help="The kind of layer.")] = CellName.lstm,
     layers: Annotated[int, typer.Option(min=1, max=3, help="Layers of it.")] = 1,
-    hidden: Annotated[int, typer.Option(min=1, help="Units per layer.")] = 256,
+    hidden: Annotated[int, typer.Option(min=1, help="Units per layer.")] = 128,
     peephole: Annotated[bool, typer.Option("--peephole", help="LSTM gates that see the cell.")] = False,
     gates: Annotated[str, typer.Option(help="Activation of the sigmoid gates, such as hard_sigmoid.")] = "sigmoid",
     option: Annotated[
@@ -47,9 +47,9 @@ def train(
     ] = None,
     dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Between layers.")] = 0.0,
     recurrent_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Inside the layers, by a mask.")] = 0.0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training, in all.")] = 1500,
-    batch: Annotated[int, typer.Option(min=1, help="Rows read at once.")] = 32,
-    chunk: Annotated[int, typer.Option(min=1, help="Characters per step and row.")] = 64,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training, in all.")] = 8000,
+    batch: Annotated[int, typer.Option(min=1, help="Rows read at once.")] = 8,
+    chunk: Annotated[int, typer.Option(min=1, help="Characters per step and row.")] = 128,
     rate: Annotated[float, typer.Option(min=0, help="The highest learning rate.")] = 4e-3,
     seed: Annotated[int, typer.Option(min=0, help="Other seeds give other models.")] = 0,
 ) -> None:

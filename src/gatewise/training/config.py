@@ -22,18 +22,18 @@ class Config:
 
     cell: str = "lstm"
     layers: int = 1
-    hidden: int = 256
+    hidden: int = 128
     embedding: int = 64
     options: dict[str, str] = field(default_factory=dict)  # of the cell's descriptor, as text
     peephole: bool = False
     dropout: float = 0.0  # between layers, and before the first and after the last
     recurrent_dropout: float = 0.0  # one mask per chunk on the state inside the recurrent product
-    batch: int = 32
-    chunk: int = 64  # characters per step and row; gradients reach this far back
-    steps: int = 1500
+    batch: int = 8
+    chunk: int = 128  # characters per step and row; gradients reach this far back
+    steps: int = 8000
     rate: float = 4e-3  # the highest learning rate; it rises to it and falls again
     clip: float = 1.0  # the largest length of a gradient
-    every: int = 150  # steps between measurements on held-out text
+    every: int = 800  # steps between measurements on held-out text
     seed: int = 0
 
     def __post_init__(self) -> None:
