@@ -1,4 +1,4 @@
-"""Training throughput of one character-level language model in gatewise's graph and in PyTorch, on the CPU; by default `gatewise train`'s own.
+"""Training throughput of `gatewise train`'s model, in gatewise's graph and in PyTorch, on the CPU.
 
     python benchmarks/train_throughput.py [--hidden 128] [--batch 8] [--chunk 128] [--rounds 15]
 
