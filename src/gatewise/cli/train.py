@@ -162,7 +162,7 @@ def _run(console: Console, trainer: Trainer, path: Path) -> bool:
             console.print(line)
             if trainer.step:
                 text = "".join(sampling.write(trainer.model, trainer.corpus.vocabulary, "\n", _SHOWN, seed=trainer.step))
-                for row in text.strip().splitlines()[:_SHOWN_LINES]:
+                for row in [row for row in text.splitlines() if row.strip()][:_SHOWN_LINES]:
                     console.print(f"    [dim]{escape(row)}[/]", no_wrap=True, overflow="ellipsis")
 
     with progress:

@@ -20,7 +20,8 @@ UNKNOWN = "\ufffd"  # the first of every vocabulary; stands for all characters t
 _RARE = 5  # a character seen fewer times than this in the text is unknown
 _HELD_OUT = 0.05, 100_000  # the share of the text that is held out, and the most characters of it
 _LIBRARY_CHARACTERS = 6_000_000
-_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__", "pydoc_data"}
+# Tests, tables of characters, and what is not part of the library.
+_LEFT_OUT = {"encodings", "test", "tests", "idle_test", "pydoc_data", "lib2to3", "site-packages", "dist-packages"}
 
 
 def library_files() -> list[Path]:

@@ -23,7 +23,7 @@ from .model import LanguageModel
 _WARM_UP = 50  # steps in which the learning rate rises
 _LOWEST = 0.05  # the last learning rate as a part of the highest
 _SAVE_SECONDS = 60.0  # at most this long between two checkpoints
-_MEASURED_ROWS = 50  # pieces of the held-out text read at once
+_MEASURED_ROWS = 16  # pieces of the held-out text read at once
 
 
 class Trainer:
