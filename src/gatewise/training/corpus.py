@@ -19,7 +19,7 @@ Array = Any
 UNKNOWN = "\ufffd"  # the first of every vocabulary; stands for all characters that are not in it
 _RARE = 5  # a character seen fewer times than this in the text is unknown
 _HELD_OUT = 0.05, 100_000  # the share of the text that is held out, and the most characters of it
-_LIBRARY_CHARACTERS = 6_000_000
+_LIBRARY_CHARACTERS, _FILE_CHARACTERS = 6_000_000, 50_000  # of the standard library; no file is most of what is held out
 # Tests, tables of characters, and what is not part of the library.
 _LEFT_OUT = {"encodings", "test", "tests", "idle_test", "pydoc_data", "lib2to3", "site-packages", "dist-packages"}
 
@@ -34,7 +34,10 @@ def library_files() -> list[Path]:
     found.sort(key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
     chosen, size = [], 0
     for path in found:
-        size += path.stat().st_size
+        characters = path.stat().st_size
+        if characters > _FILE_CHARACTERS:
+            continue
+        size += characters
         if size > _LIBRARY_CHARACTERS:
             break
         chosen.append(path)

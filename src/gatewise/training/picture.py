@@ -15,7 +15,7 @@ Array = Any
 
 _UNITS = 24  # rows of a heat map: the units that change most along the line
 _CONTEXT = 300  # characters read before the line
-_LEARNED, _HELD_OUT, _SURPRISE = "#a9bfcd", "#c8553d", "#4f6d7a"
+_LEARNED, _MEAN, _HELD_OUT, _SURPRISE = "#c3d2dc", "#4f6d7a", "#c8553d", "#4f6d7a"
 _GATES = {
     "lstm": {"i": "input gate", "f": "forget gate", "o": "output gate"},
     "gru": {"z": "update gate", "r": "reset gate", "o": "output gate"},
@@ -90,7 +90,10 @@ def _draw_losses(axis: Any, trainer: Trainer) -> None:
     losses = np.array(trainer.losses, np.float64)
     config = trainer.config
     if len(losses):
-        axis.plot(np.arange(1, len(losses) + 1), losses, color=_LEARNED, linewidth=0.8, label="each step of training")
+        axis.plot(np.arange(1, len(losses) + 1), losses, color=_LEARNED, linewidth=0.7, label="each step of training")
+        window = max(1, len(losses) // 60)
+        means = np.convolve(losses, np.ones(window) / window, "valid")
+        axis.plot(np.arange(len(means)) + window, means, color=_MEAN, linewidth=1.4, label=f"mean of {window} steps")
     steps = [step for step, _ in trainer.measured]
     bits = [value for _, value in trainer.measured]
     axis.plot(steps, bits, color=_HELD_OUT, marker="o", markersize=4, linewidth=1.6, label="held-out text")
