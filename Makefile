@@ -6,8 +6,9 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src nati
 .PHONY: demo test lint build headers sanitize clean
 
 demo: .venv/.installed
-	$(BIN)/gatewise check --cases 1000
+	$(BIN)/gatewise check --cases 300
 	$(BIN)/python examples/demo.py
+	$(BIN)/gatewise train --overwrite --out out/demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -43,7 +44,7 @@ sanitize: .venv/.installed-for-tests
 	touch $@
 
 .venv/.installed: .venv/.made $(SOURCES)
-	$(BIN)/pip install --quiet .
+	$(BIN)/pip install --quiet '.[plot]'
 	touch $@
 
 .venv/.installed-for-tests: .venv/.made $(SOURCES)

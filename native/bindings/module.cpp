@@ -137,6 +137,24 @@ void gradients(int cell, const std::vector<int>& activations, const std::vector<
   run(gatewise::current_kernels().gradients, call);
 }
 
+// c = a b; a and b with any strides, c contiguous, all float32 or all float64.
+void product(nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> a, nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> b,
+             nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu> c) {
+  const bool single = c.dtype() == nb::dtype<float>();
+  if ((!single && c.dtype() != nb::dtype<double>()) || a.dtype() != c.dtype() || b.dtype() != c.dtype() ||
+      a.shape(0) != c.shape(0) || b.shape(1) != c.shape(1) || a.shape(1) != b.shape(0) || a.size() == 0 || b.size() == 0) {
+    throw nb::value_error("native engine: malformed product");
+  }
+  gatewise::Product call;
+  call.dtype = single ? DType::float32 : DType::float64;
+  call.M = static_cast<int64_t>(a.shape(0)), call.K = static_cast<int64_t>(a.shape(1));
+  call.N = static_cast<int64_t>(b.shape(1));
+  call.a = a.data(), call.b = b.data(), call.c = c.data();
+  call.a_row = a.stride(0), call.a_column = a.stride(1), call.b_row = b.stride(0), call.b_column = b.stride(1);
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().product(call);
+}
+
 void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> from,
            nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu> to) {
   if (from.size() != to.size()) throw nb::value_error("native engine: sizes differ");
@@ -148,6 +166,7 @@ void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb
 NB_MODULE(_native, module) {
   module.def("forward", &forward);
   module.def("gradients", &gradients);
+  module.def("product", &product);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
   module.def("set_threads", &gatewise::set_threads);

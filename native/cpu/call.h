@@ -64,6 +64,16 @@ struct Call {
   bool reset(int64_t t, int64_t n) const { return resets != nullptr && resets[t * N + n] != 0; }
 };
 
+// A matrix product C[M, N] = A[M, K] B[K, N] of float32 or float64. A and B have any strides, in elements; C is contiguous.
+struct Product {
+  DType dtype = DType::float32;
+  int64_t M = 0, N = 0, K = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  int64_t a_row = 0, a_column = 0, b_row = 0, b_column = 0;
+  void* c = nullptr;
+};
+
 // What the drivers ask of the caller while they run.
 struct Watch {
   std::atomic<bool> stop{false};

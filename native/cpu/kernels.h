@@ -11,6 +11,7 @@ struct Kernels {
   // Run one call to its end, or until watch.stop. May throw std::bad_alloc before any work.
   void (*forward)(const Call&, Watch&);
   void (*gradients)(const Call&, Watch&);
+  void (*product)(const Product&);  // M, N and K above 0
   // to[i] = function(from[i]) in float32, for the tests of the vector maths: 0 tanh, 1 sigmoid.
   void (*maths)(int function, const float* from, float* to, int64_t count);
 };

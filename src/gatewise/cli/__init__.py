@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, draw, info, warm
+from . import bench, check, draw, info, sample, train, warm
 
 app = typer.Typer(
     name="gatewise",
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 app.command("info")(info.info)
 app.command("check")(check.check)
+app.command("train")(train.train)
+app.command("sample")(sample.sample)
 app.command("draw")(draw.draw)
 app.command("warm")(warm.warm)
 app.add_typer(bench.app, name="bench")

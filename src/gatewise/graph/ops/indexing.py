@@ -311,7 +311,7 @@ def _one_hot_shape(attributes: Attributes, indices: Any) -> Results:
     return [((*indices.shape[:axis], depth, *indices.shape[axis:]), as_dtype(attributes["dtype"]))]
 
 
-def _one_hot(place: Place, attributes: Attributes, indices: Any) -> Any:
+def one_hot(place: Place, attributes: Attributes, indices: Any) -> Any:
     xp, axis = place.xp, attributes["axis"]
     classes = xp.astype(place.arange(attributes["depth"]), indices.dtype, copy=False)
     shape = [1] * (len(indices.shape) + 1)
@@ -319,4 +319,4 @@ def _one_hot(place: Place, attributes: Attributes, indices: Any) -> Any:
     return place.cast(xp.expand_dims(indices, axis=axis) == xp.reshape(classes, tuple(shape)), attributes["dtype"])
 
 
-rule("one_hot", _one_hot_shape, _one_hot, no_gradient, fields={"depth": int, "axis": int, "dtype": np.dtype})
+rule("one_hot", _one_hot_shape, one_hot, no_gradient, fields={"depth": int, "axis": int, "dtype": np.dtype})

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...errors import ArgumentError, DTypeError, ShapeError
 from ..builder import Builder
-from ..place import Place
+from ..place import Place, dtype_of
 from ..rules import Attributes, InputGradient, Results, rule
 from ..shapes import axis_of, compatible, need_equal, need_floating, same_floating
 from ..tensor import INTEGER, DType, Operation, Shape, Tensor, shape_text
+from .indexing import one_hot
 
 _REDUCTIONS = ("none", "sum", "mean")
 
@@ -74,7 +77,6 @@ class SoftMax(Builder):
                     ),
                     name,
                 )
-            labels = labels.graph.one_hot(labels, depth, attributes["axis"], source.dtype)
         return [source, labels], {**attributes, "reduction": reduction}
 
 
@@ -124,13 +126,17 @@ rule("soft_max_gradient", _soft_max_shape, _soft_max_gradient, None, fields={"ax
 
 def _checked_loss(attributes: Attributes, source: Any, labels: Any) -> tuple[Shape, DType]:
     need_floating(source.dtype)
-    need_equal(source.dtype, labels.dtype)
-    if not compatible(source.shape, labels.shape):
-        raise ShapeError(f"labels must be like source {shape_text(source.shape)}, got {shape_text(labels.shape)}")
     axis = axis_of(attributes["axis"], len(source.shape))
+    rows = source.shape[:axis] + source.shape[axis + 1 :]
+    if labels.dtype.name in INTEGER:
+        if not compatible(rows, labels.shape):
+            raise ShapeError(f"whole-number labels must be {shape_text(rows)}, got {shape_text(labels.shape)}")
+    else:
+        need_equal(source.dtype, labels.dtype)
+        if not compatible(source.shape, labels.shape):
+            raise ShapeError(f"labels must be like source {shape_text(source.shape)}, got {shape_text(labels.shape)}")
     if attributes["reduction"] not in _REDUCTIONS:
         raise ArgumentError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {attributes['reduction']!r}")
-    rows = source.shape[:axis] + source.shape[axis + 1 :]
     return (rows if attributes["reduction"] == "none" else ()), source.dtype
 
 
@@ -147,8 +153,29 @@ def _loss_gradient_shape(attributes: Attributes, gradient: Any, source: Any, lab
     return [(source.shape, source.dtype)]
 
 
+def _places(place: Place, labels: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """Where each row's class is in the flattened source, if labels are whole numbers that all name one; else None."""
+    classes = shape[-1]
+    if not place.is_numpy or labels.dtype.name not in INTEGER or axis != len(shape) - 1 or not labels.size:
+        return None
+    if labels.min() < 0 or labels.max() >= classes:
+        return None
+    return labels.reshape(-1).astype(np.int64, copy=False) + np.arange(labels.size) * classes
+
+
+def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
+    """Labels with a probability for every class."""
+    if dtype_of(labels).name not in INTEGER:
+        return labels
+    return one_hot(place, {"depth": source.shape[axis], "axis": axis, "dtype": dtype_of(source)}, labels)
+
+
 def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tuple[Any, Any]:
     xp, axis = place.xp, attributes["axis"]
+    places = _places(place, labels, axis, source.shape)
+    if places is not None:
+        return _loss_of_classes(place, attributes, source, labels.shape, places)
+    labels = _dense(place, labels, axis, source)
     wide, wide_labels = place.widen(source), place.widen(labels)
     if math.prod(source.shape) == 0:
         rows, y = place.zeros((*source.shape[:axis], *source.shape[axis + 1 :]), wide), wide
@@ -166,6 +193,21 @@ def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tup
     return place.like(rows, source), place.like(y, source) if attributes["keep"] else None
 
 
+def _loss_of_classes(place: Place, attributes: Attributes, source: Any, rows: Any, places: Any) -> tuple[Any, Any]:
+    """`_loss` of whole-number labels, in NumPy, with few passes over the classes."""
+    wide = place.widen(source)
+    y = wide - wide.max(axis=-1, keepdims=True)
+    chosen = y.reshape(-1)[places]
+    np.exp(y, out=y)
+    total = y.sum(axis=-1, keepdims=True)
+    losses = np.log(total).reshape(rows) - chosen.reshape(rows)
+    if attributes["reduction"] != "none":
+        losses = losses.sum() if attributes["reduction"] == "sum" else losses.mean()
+    if attributes["keep"]:
+        y /= total
+    return place.like(losses, source), place.like(y, source) if attributes["keep"] else None
+
+
 def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> Any:
     """The loss's gradient, with the axis of the classes put back and the mean's division done."""
     axis = attributes["axis"]
@@ -177,10 +219,16 @@ def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> A
 
 
 def _loss_gradient(place: Place, attributes: Attributes, gradient: Any, seen: Any, labels: Any) -> Any:
-    axis = attributes["axis"]
-    wide_labels, y = place.widen(labels), place.widen(seen)
+    axis, y = attributes["axis"], place.widen(seen)
     if not attributes["from_result"]:
         y = soft_max(place, y, axis)
+    places = _places(place, labels, axis, seen.shape)
+    if places is not None:
+        spread = np.asarray(_spread(place, attributes, place.widen(gradient), seen))
+        result = y * spread
+        result.reshape(-1)[places] -= spread.reshape(-1)
+        return place.like(result, seen)
+    wide_labels = place.widen(_dense(place, labels, axis, seen))
     total = place.xp.sum(wide_labels, axis=axis, keepdims=True)
     return place.like((y * total - wide_labels) * _spread(place, attributes, place.widen(gradient), seen), seen)
 
