@@ -380,5 +380,5 @@ def test_threads_setting() -> None:
         with pytest.raises(gatewise.DTypeError, match="set_threads: count must be an int"):
             gatewise.set_threads(wrong)  # type: ignore[arg-type]
     code = "import gatewise; print(gatewise.get_threads())"
-    environment = {"GATEWISE_THREADS": "3", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
+    environment = os.environ | {"GATEWISE_THREADS": "3"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "3\n"

@@ -20,7 +20,8 @@ LAZY = ("array_api_compat", "typer", "rich", "click", "ml_dtypes", "safetensors"
 ROOMS = (
     ("errors", "descriptors"),
     ("cells",),
-    ("arrays",),
+    ("precision",),
+    ("arrays", "device_arrays"),
     ("problem",),
     ("_native",),
     ("reference",),

@@ -9,7 +9,7 @@ namespace gatewise {
 
 enum class DType : int { float32 = 0, float16 = 1, bfloat16 = 2, float64 = 3 };
 
-inline int size_of(DType dtype) {
+constexpr int size_of(DType dtype) {
   return dtype == DType::float64 ? 8 : dtype == DType::float32 ? 4 : 2;
 }
 

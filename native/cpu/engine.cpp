@@ -10,7 +10,7 @@ std::vector<const Kernels*> available() {
   std::vector<const Kernels*> list{&baseline::kernels()};
 #if defined(GATEWISE_HAS_avx2)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2) list.push_back(&avx2::kernels());
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

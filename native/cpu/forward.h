@@ -48,7 +48,8 @@ struct ForwardRun {
   int64_t chunk = 1;                                 // steps whose input products are made together
   int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
-  Piece<Real> input_panels, phase_panels[2], bias, peephole, secondary_bias;
+  Panels<Real> input_panels, phase_panels[2];
+  Piece<Real> bias, peephole, secondary_bias;
   Piece<Real> x, operand[2], second_operand, gates, h, c, gathered, scratch;
   Barrier everyone, group[256];
 
@@ -58,10 +59,10 @@ struct ForwardRun {
   int64_t block_columns() const { return cell.gates * units.width; }
   int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
   // Where block b's panels begin in each packed weight.
-  Real* input_panel(int d, int64_t b) const {
+  Panel<Real> input_panel(int d, int64_t b) const {
     return input_panels.in(arena) + (d * units.blocks + b) * call.I * block_columns();
   }
-  Real* phase_panel(int phase, int d, int64_t b) const {
+  Panel<Real> phase_panel(int phase, int d, int64_t b) const {
     return phase_panels[phase].in(arena) + (d * units.blocks + b) * call.H * phase_columns(phase);
   }
 
@@ -93,12 +94,12 @@ struct ForwardRun {
     const int D = call.D;
     arena.begin();
     if (call.input_weight != nullptr) {
-      if (packed) input_panels.reserve(arena, D * x_stride * call.I);
+      if (packed) input_panels.reserve(arena, D * x_stride * call.I, call.dtype);
       x.reserve(arena, chunk * N * x_stride);
       gathered.reserve(arena, grid.size() * a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
-      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H);
+      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H, call.dtype);
     }
     if (call.bias != nullptr) bias.reserve(arena, D * x_stride);
     if (call.peephole != nullptr) peephole.reserve(arena, D * x_stride);
@@ -127,16 +128,16 @@ struct ForwardRun {
       for (int v = 0; v < units.vectors; ++v) {
         const int64_t unit = block * units.width + v * lanes, count = H - unit;
         // column `vector` of the block; tiles are consecutive panels of `wide` vectors
-        const auto place = [&](Real* panel, int vector, int wide, int64_t K) {
+        const auto place = [&](const Panel<Real>& panel, int vector, int wide, int64_t K) {
           return panel + vector / wide * (K * wide * lanes) + vector % wide * lanes;
         };
         if (packed && call.input_weight != nullptr) {
-          Real* to = place(input_panel(d, block), g * units.vectors + v, input_vectors, call.I);
+          const Panel<Real> to = place(input_panel(d, block), g * units.vectors + v, input_vectors, call.I);
           pack_transposed(to, input_vectors * lanes, call.input_weight, call.dtype, row + unit, call.I, count);
         }
         if (packed) {
           const int vector = (g - cell.first_gate[phase]) * units.vectors + v;
-          Real* to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
+          const Panel<Real> to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
           pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
         }
         const int64_t at = d * x_stride + block * block_columns() + g * units.width + v * lanes;
@@ -227,16 +228,16 @@ struct ForwardRun {
     Real* u = scratch.in(arena) + thread * most_rows * block_columns();
     const Groups groups(rows.size(), tile_rows(vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const Real* panel = packed ? phase_panel(number, step.direction, block) : nullptr;
+      const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-        const auto product = tile_function<Real>(vectors, static_cast<int>(count));
+        const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
         if (!packed) {
           unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
                             block, count, A + n * stride, stride, u, columns);
         }
         for (int i = 0; packed && i < tiles; ++i) {
-          product(call.H, A + n * stride, stride, panel + i * call.H * width, u + i * width, columns, false);
+          product(call.H, A + n * stride, stride, (panel + i * call.H * width).at, u + i * width, columns, false);
         }
         cell.pointwise[number](step, block, n, count, u);
       }

@@ -85,13 +85,14 @@ struct MatrixRun {
         for (int64_t g = 0; g < groups.count; ++g) {
           const int64_t first = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
           if (!in_place) pack_a(A, first, count, k0, depth);
-          const auto product = in_place ? tile_function<Real, false>(wide, static_cast<int>(count))
-                                        : tile_function<Real, true>(wide, static_cast<int>(count));
+          constexpr DType stored = Native<Real>::dtype;
+          const auto product = in_place ? tile_stored<Real, stored, false>(wide, static_cast<int>(count))
+                                        : tile_stored<Real, stored, true>(wide, static_cast<int>(count));
           const Real* left = in_place ? a + first * call.a_row + k0 : A;
           const int64_t lda = in_place ? call.a_row : most_rows;
           for (int64_t n = n0; n < n1; n += tile) {
             Real* to = c + first * call.N + n;
-            const Real* panel = B + (n - n0) * depth;
+            const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth);
             if (n + tile <= call.N) {
               product(depth, left, lda, panel, to, call.N, k0 > 0);
               continue;

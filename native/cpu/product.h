@@ -4,6 +4,8 @@
 // A packed operand is a list of panels, each [K][NV * lanes]: the columns of one tile for every k.
 #pragma once
 
+#include <utility>
+
 #include "cpu/units.h"
 
 namespace gatewise {
@@ -19,11 +21,19 @@ constexpr int tile_rows(int vectors) {
   return GATEWISE_VECTOR_REGISTERS == 32 ? many[vectors] : few[vectors];
 }
 
+// Part of a packed weight, kept as Real or in 16 bits.
+template <class Real>
+struct Panel {
+  char* at = nullptr;
+  DType stored = Native<Real>::dtype;
+  Panel operator+(int64_t count) const { return {at + count * size_of(stored), stored}; }
+};
+
 // C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
-template <class Real, int MR, int NV, bool PACKED>
-void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc, bool add) {
+template <class Real, DType STORED, int MR, int NV, bool PACKED>
+void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add) {
   using Native = typename Vec<Real>::Native;
-  constexpr int lanes = Vec<Real>::lanes;
+  constexpr int lanes = Vec<Real>::lanes, size = size_of(STORED);
   Native sum[MR][NV];
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
@@ -33,8 +43,8 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
   for (int64_t k = 0; k < K; ++k) {
     Native b[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) b[j] = Vec<Real>::load(B + j * lanes).v;
-    B += NV * lanes;
+    for (int j = 0; j < NV; ++j) b[j] = load_as<Real, STORED>(B + j * lanes * size);
+    B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
       const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
@@ -50,36 +60,34 @@ void tile(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
 }
 
 template <class Real>
-using TileFunction = void (*)(int64_t, const Real*, int64_t, const Real*, Real*, int64_t, bool);
+using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool);
 
-template <class Real, int NV, bool PACKED, int MR>
-constexpr TileFunction<Real> tile_or_null() {
-  if constexpr (MR <= tile_rows(NV)) {
-    return tile<Real, MR, NV, PACKED>;
-  } else {
-    return nullptr;
-  }
+template <class Real, DType STORED, int NV, bool PACKED, int... ROWS>
+TileFunction<Real> tile_for_rows(int rows, std::integer_sequence<int, ROWS...>) {
+  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, PACKED>...};
+  return table[rows - 1];
 }
 
-template <class Real, int NV, bool PACKED>
-TileFunction<Real> tile_for_rows(int rows) {
-  static constexpr TileFunction<Real> table[] = {
-      nullptr,
-      tile_or_null<Real, NV, PACKED, 1>(),  tile_or_null<Real, NV, PACKED, 2>(),  tile_or_null<Real, NV, PACKED, 3>(),
-      tile_or_null<Real, NV, PACKED, 4>(),  tile_or_null<Real, NV, PACKED, 5>(),  tile_or_null<Real, NV, PACKED, 6>(),
-      tile_or_null<Real, NV, PACKED, 7>(),  tile_or_null<Real, NV, PACKED, 8>(),  tile_or_null<Real, NV, PACKED, 9>(),
-      tile_or_null<Real, NV, PACKED, 10>(), tile_or_null<Real, NV, PACKED, 11>(), tile_or_null<Real, NV, PACKED, 12>()};
-  return table[rows];
-}
-
-template <class Real, bool PACKED = false>
-TileFunction<Real> tile_function(int vectors, int rows) {
+template <class Real, DType STORED, bool PACKED>
+TileFunction<Real> tile_stored(int vectors, int rows) {
   switch (vectors) {
-    case 1: return tile_for_rows<Real, 1, PACKED>(rows);
-    case 2: return tile_for_rows<Real, 2, PACKED>(rows);
-    case 3: return tile_for_rows<Real, 3, PACKED>(rows);
-    default: return tile_for_rows<Real, 4, PACKED>(rows);
+    case 1: return tile_for_rows<Real, STORED, 1, PACKED>(rows, std::make_integer_sequence<int, tile_rows(1)>());
+    case 2: return tile_for_rows<Real, STORED, 2, PACKED>(rows, std::make_integer_sequence<int, tile_rows(2)>());
+    case 3: return tile_for_rows<Real, STORED, 3, PACKED>(rows, std::make_integer_sequence<int, tile_rows(3)>());
+    default: return tile_for_rows<Real, STORED, 4, PACKED>(rows, std::make_integer_sequence<int, tile_rows(4)>());
   }
+}
+
+// The tile for panels of this width and kind.
+template <class Real>
+TileFunction<Real> tile_function(int vectors, int rows, DType stored) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (stored == DType::bfloat16) return tile_stored<Real, DType::bfloat16, false>(vectors, rows);
+    if (stored == panel_dtype<Real>(DType::float16)) {
+      return tile_stored<Real, panel_dtype<Real>(DType::float16), false>(vectors, rows);
+    }
+  }
+  return tile_stored<Real, Native<Real>::dtype, false>(vectors, rows);
 }
 
 // Splits rows into the groups that tiles take: of nearly equal size, or all as large as a tile with the last few two
@@ -103,13 +111,12 @@ struct Groups {
 
 // C[rows][columns] (+)= A[rows][K] * B for one panel of B.
 template <class Real>
-inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, const Real* panel, int vectors, Real* C,
+inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, const Panel<Real>& panel, int vectors, Real* C,
                           int64_t ldc, bool add) {
   const Groups groups(rows, tile_rows(vectors));
   for (int64_t g = 0; g < groups.count; ++g) {
-    const int64_t i = groups.begin(g);
-    tile_function<Real>(vectors, static_cast<int>(groups.begin(g + 1) - i))(K, A + i * lda, lda, panel, C + i * ldc, ldc,
-                                                                          add);
+    const int64_t i = groups.begin(g), count = groups.begin(g + 1) - i;
+    tile_function<Real>(vectors, static_cast<int>(count), panel.stored)(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add);
   }
 }
 
@@ -182,25 +189,79 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
   }
 }
 
-// Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[(first + lane) * K + k].
-// Lanes beyond `count` become 0.
-template <class Real>
-void pack_transposed(Real* to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K, int64_t count) {
-  constexpr int lanes = Vec<Real>::lanes;
-  constexpr int64_t step = 64;
-  alignas(64) Real block[lanes][step];
-  for (int64_t k = 0; k < K; k += step) {
-    const int64_t run = std::min(step, K - k);
-    for (int lane = 0; lane < lanes; ++lane) {
-      if (lane < count) {
-        read_run(block[lane], from, dtype, (first + lane) * K + k, run);
-      } else {
-        std::fill_n(block[lane], run, Real(0));
-      }
+// Turns `lanes` vectors into their transpose, by interleaving halves over and over.
+template <class Vector, class Mask, int LANES>
+GATEWISE_INLINE void transpose(Vector (&rows)[LANES]) {
+  Mask low, high;
+  for (int j = 0; j < LANES; ++j) {
+    low[j] = static_cast<decltype(low[0] + 0)>(j / 2 + j % 2 * LANES);
+    high[j] = low[j] + LANES / 2;
+  }
+  for (int stage = 1; stage < LANES; stage *= 2) {
+    Vector mixed[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES / 2; ++i) {
+      mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + LANES / 2], low);
+      mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + LANES / 2], high);
     }
-    for (int64_t j = 0; j < run; ++j) {
-      Real* row = to + (k + j) * stride;
-      for (int lane = 0; lane < lanes; ++lane) row[lane] = block[lane][j];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) rows[i] = mixed[i];
+  }
+}
+
+template <class Element>
+struct Transposed;
+template <>
+struct Transposed<float> {
+  typedef float Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  typedef int32_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+};
+template <>
+struct Transposed<double> {
+  typedef double Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  typedef int64_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+};
+template <>
+struct Transposed<uint16_t> {  // as many as there are floats in a vector
+  typedef uint16_t Vector __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+  typedef uint16_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+};
+
+// Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[lane * K + k]. Lanes beyond
+// `count` become 0.
+template <class Element>
+void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K, int64_t count) {
+  using Vector = typename Transposed<Element>::Vector;
+  constexpr int lanes = sizeof(Vector) / sizeof(Element);
+  int64_t k = 0;
+  if (count >= lanes) {
+    for (; k + lanes <= K; k += lanes) {
+      Vector rows[lanes];
+      for (int lane = 0; lane < lanes; ++lane) std::memcpy(&rows[lane], from + lane * K + k, sizeof(Vector));
+      transpose<Vector, typename Transposed<Element>::Mask, lanes>(rows);
+      for (int j = 0; j < lanes; ++j) std::memcpy(to + (k + j) * stride, &rows[j], sizeof(Vector));
+    }
+  }
+  for (; k < K; ++k) {
+    for (int lane = 0; lane < lanes; ++lane) to[k * stride + lane] = lane < count ? from[lane * K + k] : Element(0);
+  }
+}
+
+// The same into a panel, from row `first` of a matrix of dtype.
+template <class Real>
+void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
+                     int64_t count) {
+  if (dtype == Native<Real>::dtype) {
+    transpose_into(reinterpret_cast<Real*>(to.at), stride, static_cast<const Real*>(from) + first * K, K, count);
+  } else if (to.stored == dtype) {
+    transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, static_cast<const uint16_t*>(from) + first * K, K, count);
+  } else {
+    for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
+      for (int64_t k = 0; k < K; ++k) {
+        Real* place = reinterpret_cast<Real*>(to.at) + k * stride + lane;
+        *place = 0;
+        if (lane < count) read_run(place, from, dtype, (first + lane) * K + k, 1);
+      }
     }
   }
 }
@@ -216,6 +277,18 @@ GATEWISE_INLINE void pack_row(Real* to, int64_t width, const void* from, DType d
       Vec<Real>(0.0).store(to + at);
     }
   }
+}
+
+template <class Real>
+inline void pack_row(const Panel<Real>& to, int64_t width, const void* from, DType dtype, int64_t index, int64_t count) {
+  if (to.stored == Native<Real>::dtype) {
+    pack_row(reinterpret_cast<Real*>(to.at), width, from, dtype, index, count);
+    return;
+  }
+  const int64_t given = std::clamp<int64_t>(count, 0, width);
+  uint16_t* words = reinterpret_cast<uint16_t*>(to.at);
+  if (given > 0) std::memcpy(words, static_cast<const uint16_t*>(from) + index, given * 2);
+  std::fill_n(words + given, width - given, uint16_t(0));
 }
 
 }  // namespace GATEWISE_ISA

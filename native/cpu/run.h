@@ -160,6 +160,18 @@ struct Piece {
   Real* in(const Arena& arena) const { return arena.at<Real>(offset); }
 };
 
+// A packed weight.
+template <class Real>
+struct Panels {
+  Piece<char> piece;
+  DType stored = Native<Real>::dtype;
+  void reserve(Arena& arena, int64_t count, DType dtype) {
+    stored = panel_dtype<Real>(dtype);
+    piece.reserve(arena, count * size_of(stored));
+  }
+  Panel<Real> in(const Arena& arena) const { return {piece.in(arena), stored}; }
+};
+
 // How a team shares one direction: `row_parts` groups of rows, each shared by `unit_parts` threads that meet at a
 // barrier after every product.
 struct Grid {

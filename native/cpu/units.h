@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/call.h"
 #include "cpu/vec.h"
@@ -93,8 +94,69 @@ inline void write_run(void* to, DType dtype, int64_t index, const Real* from, in
   }
 }
 
+// How packed weights of a dtype are kept: as they came where vectors of them are widened in one go, else as Real.
+template <class Real>
+constexpr DType panel_dtype(DType dtype) {
+#if defined(__F16C__) || defined(__AVX512F__)
+  return dtype;
+#else
+  return dtype == DType::float16 ? Native<Real>::dtype : dtype;
+#endif
+}
+
+// A vector of numbers kept in a dtype known when compiling, widened to Real.
+template <class Real, DType STORED>
+GATEWISE_INLINE typename Vec<Real>::Native load_as(const char* from) {
+  if constexpr (STORED == Native<Real>::dtype) {
+    return Vec<Real>::load(reinterpret_cast<const Real*>(from)).v;
+#if defined(__AVX512F__)
+  } else if constexpr (STORED == DType::float16) {
+    return (typename Vec<Real>::Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__F16C__)
+  } else if constexpr (STORED == DType::float16) {
+    return (typename Vec<Real>::Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+  } else {
+    typedef uint16_t Short __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+    typedef uint32_t Long __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+    Short half;
+    std::memcpy(&half, from, sizeof half);
+    const Long bits = __builtin_convertvector(half, Long) << 16;
+    typename Vec<Real>::Native result;
+    std::memcpy(&result, &bits, sizeof bits);
+    return result;
+  }
+}
+
+// The reverse: a vector of floats kept in 16 bits, rounded to nearest, ties to even.
+template <DType STORED>
+GATEWISE_INLINE void store_as(char* to, const Vec<float>& value) {
+#if defined(__AVX512F__)
+  if constexpr (STORED == DType::float16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)value.v, _MM_FROUND_TO_NEAREST_INT));
+    return;
+  }
+#elif defined(__F16C__)
+  if constexpr (STORED == DType::float16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)value.v, _MM_FROUND_TO_NEAREST_INT));
+    return;
+  }
+#endif
+  for (int i = 0; i < Vec<float>::lanes; ++i) {
+    const uint16_t word = STORED == DType::float16 ? float_to_half(value.v[i]) : float_to_bfloat(value.v[i]);
+    std::memcpy(to + 2 * i, &word, 2);
+  }
+}
+
 template <class Real>
 __attribute__((noinline)) Vec<Real> load_slow(const void* from, DType dtype, int64_t index, int64_t count) {
+  if constexpr (std::is_same_v<Real, float>) {
+    const char* at = static_cast<const char*>(from) + 2 * index;
+    if (dtype == DType::bfloat16 && count >= Vec<Real>::lanes) return Vec<Real>(load_as<Real, DType::bfloat16>(at));
+    if (dtype == panel_dtype<Real>(DType::float16) && count >= Vec<Real>::lanes) {
+      return Vec<Real>(load_as<Real, panel_dtype<Real>(DType::float16)>(at));
+    }
+  }
   alignas(64) Real lanes[Vec<Real>::lanes] = {};
   read_run(lanes, from, dtype, index, std::min<int64_t>(count, Vec<Real>::lanes));
   return Vec<Real>::load(lanes);
@@ -102,6 +164,13 @@ __attribute__((noinline)) Vec<Real> load_slow(const void* from, DType dtype, int
 
 template <class Real>
 __attribute__((noinline)) void store_slow(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
+  if constexpr (std::is_same_v<Real, float>) {
+    char* at = static_cast<char*>(to) + 2 * index;
+    if (count >= Vec<Real>::lanes) {
+      if (dtype == DType::bfloat16) return store_as<DType::bfloat16>(at, value);
+      return store_as<DType::float16>(at, value);
+    }
+  }
   alignas(64) Real lanes[Vec<Real>::lanes];
   value.store(lanes);
   write_run(to, dtype, index, lanes, std::min<int64_t>(count, Vec<Real>::lanes));

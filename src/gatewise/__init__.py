@@ -7,6 +7,7 @@ from .engines import use_engine
 from .engines.cpu import get_threads, set_threads
 from .errors import ArgumentError, DTypeError, GatewiseError, ShapeError, UnsupportedError
 from .operations import gru, gru_gradients, lstm, lstm_gradients, single_gate_rnn, single_gate_rnn_gradients
+from .precision import use_precision
 
 if TYPE_CHECKING:
     from .graph import Executable, Graph, Operation, ShapedType, Tensor
@@ -37,6 +38,7 @@ __all__ = [
     "single_gate_rnn",
     "single_gate_rnn_gradients",
     "use_engine",
+    "use_precision",
 ]
 
 

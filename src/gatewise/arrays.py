@@ -84,9 +84,22 @@ def kind_of(operation: str, name: str, value: Any) -> Kind:
     if isinstance(value, np.ndarray):
         return NUMPY
     if _is(value, "torch", "Tensor"):
+        if value.device.type == "cuda":
+            from .device_arrays import torch_kind
+
+            return torch_kind(value.device.index)
         return _TORCH
     if _is(value, "jax", "Array"):
+        device = next(iter(value.devices())) if not isinstance(value, sys.modules["jax"].core.Tracer) else None
+        if device is not None and device.platform == "gpu":
+            from .device_arrays import jax_kind
+
+            return jax_kind(device)
         return _JAX
+    if _is(value, "cupy", "ndarray"):
+        from .device_arrays import cupy_kind
+
+        return cupy_kind(value.device.id)
     if hasattr(value, "__dlpack__") and hasattr(value, "__array_namespace__"):
         try:
             return _Standard(value.__array_namespace__())

@@ -18,6 +18,7 @@ from . import arrays, reference
 from .cells import Descriptor
 from .descriptors import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
 from .engines import ENGINES, Engine
+from .precision import use_precision
 from .problem import Problem, make_problem
 
 Array = np.ndarray[Any, Any]
@@ -306,7 +307,8 @@ def check_case(case: Case, engine: str) -> list[str]:
     """What an engine does differently from the reference on one case, forward and every gradient; nothing if right."""
     wrong: list[str] = []
     try:
-        _check_case(case, ENGINES[engine], wrong)
+        with use_precision("highest"):  # tf32 products would need another tolerance than float32's
+            _check_case(case, ENGINES[engine], wrong)
     except Exception as error:  # the case is valid, so this is the engine's mistake whatever it is
         wrong.append(f"raised {type(error).__name__}: {error}")
     return wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, draw, info, sample, train
+from . import bench, check, draw, info, sample, train, warm
 
 app = typer.Typer(
     name="gatewise",
@@ -18,6 +18,7 @@ app.command("check")(check.check)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("draw")(draw.draw)
+app.command("warm")(warm.warm)
 app.add_typer(bench.app, name="bench")
 
 

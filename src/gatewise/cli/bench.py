@@ -69,6 +69,36 @@ def cpu(
         raise typer.Exit(1)
 
 
+@app.command("cuda")
+def cuda(
+    cells: Annotated[str, typer.Option(help="Some of lstm,gru,gru_before.")] = "lstm,gru",
+    dtypes: Annotated[str, typer.Option(help="Some of bfloat16,float16,float32.")] = "bfloat16,float16,float32",
+    quick: Annotated[bool, typer.Option("--quick", help="Three shapes: a first look.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.", dir_okay=False)] = None,
+) -> None:
+    """Time gatewise and PyTorch's cuDNN by turns on the GPU: forward, and training step with all gradients."""
+    from gatewise.benchmark import cuda as bench
+    from gatewise.benchmark.shapes import parse_names
+    from gatewise.engines import ENGINES
+
+    _check_files(json_file, None)
+    reason = ENGINES["cuda"].unavailable()
+    if reason is not None:
+        typer.echo(f"gatewise bench: {reason}", err=True)
+        raise typer.Exit(2)
+    try:
+        chosen = parse_names("cells", cells, bench.CELLS), parse_names("dtypes", dtypes, bench.DTYPES)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    rows = []
+    for row in bench.measure(*chosen, bench.QUICK if quick else bench.SHAPES):
+        rows.append(row)
+        typer.echo(bench.markdown([row]).splitlines()[2])
+    typer.echo(bench.markdown(rows), nl=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
 @app.command("table")
 def table(file: Annotated[Path, typer.Argument(help="A report written by --json.", exists=True, dir_okay=False)]) -> None:
     """Print a report as Markdown tables, for a document."""

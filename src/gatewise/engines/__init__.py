@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import ArgumentError, UnsupportedError
 from ..problem import Problem
-from . import cpu, reference
+from . import cpu, cuda, reference
 
 
 class Engine(Protocol):
@@ -32,8 +32,8 @@ class Engine(Protocol):
     def gradients(self, problem: Problem) -> dict[str, Any]: ...
 
 
-ENGINES: dict[str, Engine] = {"cpu": cpu, "reference": reference}
-_BY_DEVICE = {"cpu": "cpu"}
+ENGINES: dict[str, Engine] = {"cpu": cpu, "cuda": cuda, "reference": reference}
+_BY_DEVICE = {"cpu": "cpu", "cuda": "cuda"}
 _chosen: ContextVar[str | None] = ContextVar("gatewise_engine", default=None)
 
 

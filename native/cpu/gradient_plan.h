@@ -1,0 +1,195 @@
+// What a gradient run works with: the cell as it sees it, the buffers, the packed weights.
+#pragma once
+
+#include "cpu/run.h"
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+template <class Real>
+struct GradientRun;
+
+// One step of one direction, as the pointwise maths sees it.
+template <class Real>
+struct GradientStep {
+  const GradientRun<Real>* run;
+  int direction;
+  int64_t t;       // input time of this step
+  int64_t before;  // input time of the step before it in the order of travel, -1 at the start
+  int64_t slot;    // place of this step in the chunk's buffers
+};
+
+template <class Real>
+using GradientPointwise = void (*)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows, const Real* e);
+
+template <class Real>
+struct GradientCell {
+  int gates = 1, phases = 1;
+  int first_gate[2] = {0, 0}, gate_count[2] = {1, 0};
+  bool has_cell = false, peephole = false, needs_product = false, dx_differs = false, output_sees_new_cell = false;
+  GradientPointwise<Real> pointwise[2] = {nullptr, nullptr};
+  void (*rebuild)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows) = nullptr;
+};
+
+template <class Real>
+struct GradientPlan {
+  static constexpr int lanes = Vec<Real>::lanes;
+  static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
+  static constexpr int64_t n_block = 512;  // their columns per pass
+  // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory.
+  static constexpr int64_t packed_rows = (most_rows + lanes - 1) / lanes * lanes;
+
+  const Call& call;
+  const GradientCell<Real>& cell;
+  Watch& watch;
+  Arena& arena;
+  Layout units;
+  Grid grid;
+  int team = 1;
+  int wide = 1;  // vectors per tile of the columns of W and of the weight gradients
+  int64_t chunk = 1, stride = 0;
+  int64_t depth[2] = {0, 0};                       // columns of du per phase
+  int64_t du_stride[2] = {0, 0};                   // and its row length
+  int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole tiles
+  Panels<Real> back_panels[2], source_panels[2], product_panels;
+  Piece<Real> peephole, secondary_bias;
+  Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
+  Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
+  Piece<Real> d_bias, d_peephole, d_secondary_bias;
+  Piece<Real> scratch, packed_a, packed_b;
+  Barrier everyone, group[256];
+
+  GradientPlan(const Call& call, const GradientCell<Real>& cell, Watch& watch, Arena& arena)
+      : call(call), cell(cell), watch(watch), arena(arena) {}
+
+  bool has_input() const { return call.input_weight != nullptr; }
+  int64_t block_columns() const { return cell.gates * units.width; }
+  int phase_of(int gate) const { return cell.phases == 2 && gate >= cell.first_gate[1] ? 1 : 0; }
+  // du of a gate's block within its phase's row.
+  int64_t du_column(int gate, int64_t block) const {
+    const int phase = phase_of(gate);
+    return (block * cell.gate_count[phase] + gate - cell.first_gate[phase]) * units.width;
+  }
+  // The rows whose product with W is the source's gradient: du, or dx where they differ.
+  Piece<Real> source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
+  // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
+  bool dx_apart() const { return call.dtype != Native<Real>::dtype; }
+  int64_t dx_apart_rows() const { return call.D == 2 ? call.T * call.N : chunk * call.N; }
+
+  // Whether a weight gradient with this many columns is summed in the result itself: whole tiles of Real, no padding.
+  bool in_place(int64_t columns) const {
+    return call.dtype == Native<Real>::dtype && call.H % units.width == 0 && columns % (wide * lanes) == 0;
+  }
+
+  void plan(int threads) {
+    const int most = 2;
+    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, most));
+    wide = most;
+    const int64_t N = call.N, H = call.H;
+    const double R = static_cast<double>(cell.gates * units.padded * H);
+    grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
+                       tile_rows(units.vectors));
+    const int64_t tile = wide * lanes;
+    state_columns = (H + tile - 1) / tile * tile;
+    input_columns = (call.I + tile - 1) / tile * tile;
+    stride = spread<Real>(units.padded);
+    const int64_t rows_at_once = cell.dx_differs ? 384 : 512;  // enough for large products, few enough for the cache
+    chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
+    team = std::min(threads, 256);
+
+    arena.begin();
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
+      du_stride[phase] = spread<Real>(depth[phase]);
+      back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
+      du[phase].reserve(arena, chunk * N * du_stride[phase]);
+      operand[phase].reserve(arena, chunk * N * stride);
+      if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
+      if (has_input()) {
+        source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
+        if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
+      }
+    }
+    if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
+    if (cell.needs_product) {
+      product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
+      q.reserve(arena, chunk * N * units.padded);
+    }
+    if (cell.peephole) {
+      peephole.reserve(arena, call.D * units.blocks * block_columns());
+      d_peephole.reserve(arena, units.blocks * block_columns());
+    }
+    secondary_bias.reserve(arena, call.D * units.padded);
+    d_secondary_bias.reserve(arena, units.padded);
+    d_bias.reserve(arena, units.blocks * block_columns());
+    dh.reserve(arena, N * units.padded);
+    dc.reserve(arena, N * units.padded);
+    if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
+    scratch.reserve(arena, team * most_rows * std::max(units.width, tile));
+    packed_a.reserve(arena, team * packed_rows * k_block);
+    packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
+    arena.allocate();
+    everyone.reset(team);
+    for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  // Row k of the packed R and W is unit `lane` of gate g of a block; their columns are H or I in tiles.
+  void pack(int d, int64_t block) const {
+    const int64_t H = call.H, GH = cell.gates * H, width = units.width;
+    for (int g = 0; g < cell.gates; ++g) {
+      const int phase = phase_of(g);
+      const int64_t row = d * GH + call.slot[g] * H + block * width;
+      for (int64_t lane = 0; lane < width; ++lane) {
+        const int64_t k = du_column(g, block) + lane;
+        const bool exists = block * width + lane < H;
+        Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
+        for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
+          pack_row(panel, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width, exists ? H - b * width : 0);
+        }
+        if (!has_input()) continue;
+        const int64_t tile = wide * lanes;
+        panel = source_panels[phase].in(arena) + (d * input_columns * depth[phase] + k * tile);
+        for (int64_t i = 0; i < input_columns; i += tile, panel = panel + depth[phase] * tile) {
+          pack_row(panel, tile, call.input_weight, call.dtype, (row + lane) * call.I + i, exists ? call.I - i : 0);
+        }
+      }
+      if (cell.peephole) {
+        Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
+        pack_row(to, width, call.peephole, call.dtype, row, H - block * width);
+      }
+    }
+    if (cell.needs_product) {
+      const int64_t row = d * GH + call.slot[cell.gates - 1] * H + block * width;
+      const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * width * H;
+      for (int v = 0; v < units.vectors; ++v) {
+        pack_transposed(panel + v * lanes, width, call.recurrent_weight, call.dtype, row + v * lanes, H,
+                        H - block * width - v * lanes);
+      }
+    }
+    Real* to = secondary_bias.in(arena) + d * units.padded + block * width;
+    pack_row(to, width, call.secondary_bias, call.dtype, d * H + block * width,
+             call.secondary_bias == nullptr ? 0 : H - block * width);
+  }
+
+  int64_t before(int d, int64_t t) const {
+    if (call.backwards[d]) return t + 1 < call.T ? t + 1 : -1;
+    return t - 1;
+  }
+
+  // The state or cell a row had before step t: 0 at a reset, the initial one where the row starts, else the result at
+  // the step before.
+  template <bool FULL>
+  GATEWISE_INLINE Vec<Real> previous(const void* results, const void* initial, int d, int64_t t, int64_t before, int64_t n,
+                                     int64_t unit) const {
+    if (call.reset(t, n)) return Vec<Real>(0.0);
+    const int64_t left = call.H - unit;
+    if (before >= 0 && call.active(before, n)) {
+      return Access<Real, FULL>::load(results, call.dtype, ((before * call.N + n) * call.D + d) * call.H + unit, left);
+    }
+    if (initial == nullptr) return Vec<Real>(0.0);
+    return Access<Real, FULL>::load(initial, call.dtype, (n * call.D + d) * call.H + unit, left);
+  }
+};
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

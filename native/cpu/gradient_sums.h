@@ -1,0 +1,205 @@
+// The large products and sums of a gradient run, over all rows of a chunk and in a fixed order: the gradients of the
+// weights, the biases, the peephole and the source.
+#pragma once
+
+#include "cpu/gradient_plan.h"
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+template <class Real>
+struct GradientSums : GradientPlan<Real> {
+  using Base = GradientPlan<Real>;
+  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
+      Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::packed_a, Base::packed_b,
+      Base::scratch, Base::source_panels, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
+      Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
+      Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
+      Base::n_block, Base::packed_rows;
+  using Base::Base;
+
+  // Where the sums of one run of `width` weight rows are, and the length of a row.
+  struct Sums {
+    Real* at;
+    int64_t stride;
+  };
+  Sums sums_of(int phase, int d, int64_t run, const Piece<Real>* apart, void* result, int64_t columns, int64_t padded) const {
+    if (!in_place(columns)) return {apart[phase].in(arena) + run * units.width * padded, padded};
+    const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
+    const int64_t row = (d * cell.gates + call.slot[gate]) * call.H + run / cell.gate_count[phase] * units.width;
+    return {static_cast<Real*>(result) + row * columns, columns};
+  }
+
+  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
+  // `right` packs a tile of one row.
+  template <class SumsOf, class Right>
+  void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
+                       int64_t columns, SumsOf sums, Right right) const {
+    const int64_t tile = wide * lanes;
+    Real* A = packed_a.in(arena) + thread * packed_rows * k_block;
+    Real* B = packed_b.in(arena) + thread * k_block * std::min(std::max(state_columns, input_columns), n_block);
+    const Groups groups(units.width, tile_rows(wide));
+    for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
+      const int64_t n1 = std::min(n0 + n_block, columns);
+      for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
+        const int64_t depth_here = std::min(k_block, rows - k0);
+        for (int64_t k = 0; k < depth_here; ++k) {
+          for (int64_t n = n0; n < n1; n += tile) right(k0 + k, n, B + (n - n0) * depth_here + k * tile);
+        }
+        for (int64_t run = runs.begin; run < runs.end; ++run) {
+          const Sums to = sums(run);
+          for (int64_t g = 0; g < groups.count; ++g) {
+            const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
+            for (int64_t k = 0; k < depth_here; ++k) {
+              const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
+              for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
+            }
+            const auto product = tile_stored<Real, Native<Real>::dtype, true>(wide, static_cast<int>(count));
+            for (int64_t n = n0; n < n1; n += tile) {
+              product(depth_here, A, packed_rows, reinterpret_cast<const char*>(B + (n - n0) * depth_here), to.at + m * to.stride + n, to.stride, begun || k0 > 0);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void weight_gradients(int thread, int d, int64_t t0, int64_t steps, bool begun) const {
+    const int64_t rows = steps * call.N, tile = wide * lanes, I = call.I;
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      const Range runs = part(depth[phase] / units.width, team, thread);
+      if (runs.size() == 0) continue;
+      const Real* operands = operand[phase].in(arena);
+      weight_gradient(
+          thread, du[phase].in(arena), du_stride[phase], runs, rows, begun, state_columns,
+          [&](int64_t run) { return sums_of(phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns); },
+          [&](int64_t k, int64_t n, Real* to) {
+            pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
+          });
+      if (!has_input()) continue;
+      weight_gradient(
+          thread, source_rows(phase).in(arena), du_stride[phase], runs, rows, begun, input_columns,
+          [&](int64_t run) { return sums_of(phase, d, run, d_input, call.d_input_weight, I, input_columns); },
+          [&](int64_t k, int64_t n, Real* to) {
+            // a row past its end adds nothing, whatever it holds
+            const bool active = call.active(t0 + k / call.N, k % call.N);
+            pack_row(to, tile, call.source, call.dtype, (t0 * call.N + k) * I + n, active ? I - n : 0);
+          });
+    }
+    bias_gradients(thread, d, t0, steps);
+  }
+
+  // Sums over rows for the bias, the peephole and the secondary bias of some blocks.
+  void bias_gradients(int thread, int d, int64_t t0, int64_t steps) const {
+    const Range blocks = part(units.blocks, team, thread);
+    const auto add = [](Real* to, const Vec<Real>& value) { (Vec<Real>::load(to) + value).store(to); };
+    for (int64_t k = 0; k < steps * call.N; ++k) {
+      const int64_t t = t0 + k / call.N, n = k % call.N;
+      if (!call.active(t, n)) continue;
+      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        for (int g = 0; g < cell.gates; ++g) {
+          const int phase = phase_of(g);
+          const bool output = g == cell.gates - 1;
+          const int64_t row = k * du_stride[phase] + du_column(g, block);
+          const Real* u = du[phase].in(arena) + row;
+          const Real* x = source_rows(phase).in(arena) + row;
+          const int64_t place = block * block_columns() + g * units.width;
+          for (int64_t at = 0; at < units.width; at += lanes) {
+            const int64_t unit = block * units.width + at;
+            add(d_bias.in(arena) + place + at, Vec<Real>::load(x + at));
+            if (output && cell.needs_product) add(d_secondary_bias.in(arena) + unit, Vec<Real>::load(u + at));
+            if (cell.peephole && unit < call.H) {
+              add(d_peephole.in(arena) + place + at, Vec<Real>::load(u + at) * seen_cell(d, t, n, unit, output));
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // The cell value a gate's peephole multiplied at step t.
+  Vec<Real> seen_cell(int d, int64_t t, int64_t n, int64_t unit, bool output) const {
+    if (output && cell.output_sees_new_cell) {
+      return load_units<Real>(call.cell_given, call.dtype, ((t * call.N + n) * call.D + d) * call.H + unit, call.H - unit);
+    }
+    return this->template previous<false>(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
+  }
+
+  // The source's gradient for this thread's share of the chunk's rows.
+  void source_gradients(int thread, int d, int64_t t0, int64_t steps) const {
+    const Range rows = part(steps * call.N, team, thread);
+    if (rows.size() == 0) return;
+    const int64_t tile = wide * lanes, I = call.I, first = t0 * call.N + rows.begin;
+    Real* out = dx_apart() ? dx_rows.in(arena) + (call.D == 2 ? first : rows.begin) * I : static_cast<Real*>(call.d_source) + first * I;
+    Real* tail = scratch.in(arena) + thread * most_rows * std::max(units.width, tile);
+    constexpr int64_t at_once = 48;
+    for (int64_t r = 0; r < rows.size(); r += at_once) {
+      const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));
+      for (int phase = 0; phase < cell.phases; ++phase) {
+        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * du_stride[phase];
+        Panel<Real> panel = source_panels[phase].in(arena) + d * input_columns * depth[phase];
+        const bool add = phase > 0 || d > 0;
+        for (int64_t i = 0; i < I; i += tile, panel = panel + depth[phase] * tile) {
+          for (int64_t g = 0; g < groups.count; ++g) {
+            const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
+            Real* to = out + (r + row) * I + i;
+            const auto product = tile_function<Real>(wide, static_cast<int>(count), panel.stored);
+            if (i + tile <= I) {
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, to, I, add);
+            } else {
+              for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
+              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, tail, tile, add);
+              for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
+            }
+          }
+        }
+      }
+    }
+    if (dx_apart() && d == call.D - 1) write_run(call.d_source, call.dtype, first * I, out, rows.size() * I);
+  }
+
+  // The sums of this thread's share of the blocks: set to 0, and handed over at the end.
+  void clear_sums(int thread) const {
+    const Range blocks = part(units.blocks, team, thread);
+    const Range columns{blocks.begin * block_columns(), blocks.end * block_columns()};
+    std::fill(d_bias.in(arena) + columns.begin, d_bias.in(arena) + columns.end, Real(0));
+    if (cell.peephole) std::fill(d_peephole.in(arena) + columns.begin, d_peephole.in(arena) + columns.end, Real(0));
+    std::fill(d_secondary_bias.in(arena) + blocks.begin * units.width, d_secondary_bias.in(arena) + blocks.end * units.width,
+              Real(0));
+  }
+
+  void hand_over_sums(int thread, int d) const {
+    const int64_t H = call.H, GH = cell.gates * H, width = units.width;
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      const Range runs = part(depth[phase] / width, team, thread);
+      for (int64_t run = runs.begin; run < runs.end; ++run) {
+        const int64_t unit = run / cell.gate_count[phase] * width;
+        const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
+        for (int64_t i = 0; i < std::min(width, H - unit); ++i) {
+          const int64_t row = d * GH + call.slot[gate] * H + unit + i, k = run * width + i;
+          if (!in_place(H)) {
+            write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
+          }
+          if (has_input() && !in_place(call.I)) {
+            write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena) + k * input_columns, call.I);
+          }
+        }
+      }
+    }
+    const Range blocks = part(units.blocks, team, thread);
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      const int64_t count = std::min(width, H - block * width);
+      for (int g = 0; g < cell.gates; ++g) {
+        const int64_t to = d * GH + call.slot[g] * H + block * width, from = block * block_columns() + g * width;
+        if (call.d_bias != nullptr) write_run(call.d_bias, call.dtype, to, d_bias.in(arena) + from, count);
+        if (call.d_peephole != nullptr) write_run(call.d_peephole, call.dtype, to, d_peephole.in(arena) + from, count);
+      }
+      if (call.d_secondary_bias != nullptr) {
+        write_run(call.d_secondary_bias, call.dtype, d * H + block * width, d_secondary_bias.in(arena) + block * width, count);
+      }
+    }
+  }
+};
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise

@@ -1,0 +1,156 @@
+// What the forward and the gradient kernel of the persistent family have in common: a block's place and its memory.
+#pragma once
+#include "product.cuh"
+
+namespace gatewise {
+
+// Shared memory, in this order. The planner computes the same total (planner.py, shared_bytes).
+constexpr int CARRIED = Cell::has_cell ? 2 : 1;  // values a unit carries from step to step
+
+template <int PHASE>
+constexpr int weights_room() {
+  return WM * WK * Shape<PHASE>::shared * Shape<PHASE>::per_chunk * 16;
+}
+constexpr int LAST = PHASES - 1;
+constexpr int WEIGHTS_BYTES = weights_room<0>() + (PHASES == 2 ? weights_room<LAST>() : 0);
+constexpr int REDUCTION = reduction_size<0>() > reduction_size<LAST>() ? reduction_size<0>() : reduction_size<LAST>();
+constexpr int LENGTHS_BYTES = PASSES * PASS_ROWS * 4;  // read at every step, from where it takes no time
+constexpr int CARRY_BYTES = PAIRS * THREADS * 2 * CARRIED * 4;  // of a pass
+static_assert(PHASES <= 2);
+
+struct Block {
+  const Arguments& a;
+  int p, d, warp, lane;
+  int first_row;  // of the group
+  int start_time, pace;  // time of the first step, and how it changes: 1 or -1
+  char* room;
+  float2* reduction;
+  int* lengths;  // of the group's rows
+  int parity;  // which of the two reduction buffers is next
+  Weights<0> first;
+  Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
+  OperandRounds<0> ahead;  // of the next pass, if AHEAD
+
+  __device__ __forceinline__ Block(const Arguments& arguments, char* memory) : a(arguments), room(memory), parity(0) {
+    p = blockIdx.x % P;
+    const int rest = blockIdx.x / P;
+    d = rest % int(a.D);
+    first_row = rest / int(a.D) * (PASSES * PASS_ROWS);
+    const bool backwards = (int(a.backwards) >> d) & 1;
+    start_time = backwards ? int(a.T) - 1 : 0;
+    pace = backwards ? -1 : 1;
+    warp = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+    uint4* own = reinterpret_cast<uint4*>(room) + warp * Shape<0>::shared * Shape<0>::per_chunk;
+    first.load(a, d, p, warp, lane, own);
+    if constexpr (PHASES == 2) {
+      own = reinterpret_cast<uint4*>(room + weights_room<0>()) + warp * Shape<LAST>::shared * Shape<LAST>::per_chunk;
+      last.load(a, d, p, warp, lane, own);
+    }
+    reduction = reinterpret_cast<float2*>(room + WEIGHTS_BYTES);
+    lengths = reinterpret_cast<int*>(reduction + 2 * REDUCTION);
+    if (given<LENGTHS>(a.lengths)) {
+      for (int row = threadIdx.x; row < PASSES * PASS_ROWS; row += THREADS) {
+        lengths[row] = first_row + row < int(a.N) ? length_of(a, first_row + row) : 0;
+      }
+      __syncthreads();
+    }
+  }
+
+  template <int PHASE>
+  __device__ __forceinline__ const auto& weights() const {
+    if constexpr (PHASE == 0) {
+      return first;
+    } else {
+      return last;
+    }
+  }
+
+  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
+
+  // Carried value `which` of row `row` (0 or 1) of the thread's pair i.
+  __device__ __forceinline__ float& carry(int pass, int i, int which, int row) const {
+    float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + 2 * REDUCTION * sizeof(float2) + LENGTHS_BYTES);
+    return planes[(((pass * PAIRS + i) * CARRIED + which) * 2 + row) * THREADS + threadIdx.x];
+  }
+
+  // Shared memory of the on-chip exchange: two buffers of a group's rows for each phase.
+  template <int PHASE>
+  __device__ __forceinline__ u32 on_chip(int step) const {
+    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + LENGTHS_BYTES +
+                      PASSES * CARRY_BYTES;
+    const u32 rows = u32(PASSES) * PASS_ROWS;
+    const u32 before = PHASE == 0 ? 0 : 2 * rows * shared_pitch<0>();
+    return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
+  }
+
+  // The operands of a phase's product in one pass. `base` is the array in device memory at the step's start, `pitch` its
+  // elements per row of a direction, `column` the phase's first element there; `step` picks the buffer on the chip.
+  template <int PHASE>
+  __device__ __forceinline__ Operands operands(const Storage<E>* base, int step, int pass, int pitch, int column) const {
+    Operands o;
+    const int row = pass * PASS_ROWS + lane / 4;
+    o.k = (warp % WK) * Shape<PHASE>::chunks * CHUNK + lane % 4 * (4 * E::per_word);
+    if constexpr (ON_CHIP) {
+      o.from = nullptr;
+      o.last = 0;
+      o.address = on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + o.k * 4 / E::per_word;
+      o.tile_pitch = 8 * shared_pitch<PHASE>();
+    } else {
+      const int n = first_row + row < int(a.N) ? first_row + row : int(a.N) - 1;
+      o.from = reinterpret_cast<const u32*>(base + (u32(n) * u32(a.D) + d) * u32(pitch) + (column + o.k));
+      o.address = 0;
+      o.tile_pitch = 8 * u32(a.D) * pitch / E::per_word;
+      o.last = u32(int(a.N) - 1 - n) * u32(a.D) * pitch / E::per_word;
+    }
+    return o;
+  }
+
+  // Writes an operand word where this block and the others will read it: row `row` of the group, element `k` of the
+  // phase's sums; `at` is the same place in device memory, from the step's start.
+  template <int PHASE>
+  __device__ __forceinline__ void hand_over(Storage<E>* base, u32 at, int step, int row, int k, u32 word) const {
+    if constexpr (ON_CHIP) {
+#if GATEWISE_EXCHANGE_ON_CHIP
+      store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, word);
+      if constexpr (BACKWARD) *reinterpret_cast<u32*>(base + at) = word;
+#endif
+    } else {
+      store_relaxed(reinterpret_cast<u32*>(base + at), word);
+    }
+  }
+
+  __device__ __forceinline__ int length(const Pair& pair, int pass, int row) const {
+    return given<LENGTHS>(a.lengths) ? lengths[pass * PASS_ROWS + pair.row() + row] : int(a.T);
+  }
+
+  // Where row `row` of the thread's pair i is in a pass.
+  __device__ __forceinline__ Spot spot(const Pair& pair, int pass, int row) const {
+    return Spot(a, d, first_row + pass * PASS_ROWS + pair.row() + row, p * U + pair.unit());
+  }
+
+  // Multiplies and leaves the warp's sums where `total` finds them. `next` are the operands of the next product.
+  template <int PHASE>
+  __device__ __forceinline__ const float2* multiply(Sums<PHASE>& sums, const Operands& o, const Operands& next) {
+    if constexpr (AHEAD) {
+      multiply_all<PHASE>(sums, weights<PHASE>(), o, ahead);
+      ahead.start(next);
+    } else {
+      OperandRounds<PHASE> in;
+      in.start(o);
+      multiply_all<PHASE>(sums, weights<PHASE>(), o, in);
+    }
+    float2* to = reduction + parity * REDUCTION;
+    share_sums<PHASE>(sums, to);
+    parity ^= 1;
+    return to;
+  }
+};
+
+__device__ __forceinline__ void step_barrier() {
+#if GATEWISE_EXCHANGE_ON_CHIP
+  exchange_barrier();
+#endif
+}
+
+}  // namespace gatewise

@@ -1,0 +1,122 @@
+// How the blocks of a group hand each other the operands of the next product.
+//
+// Through device memory: the array of operands is filled with all-ones words before the kernel starts, which no result
+// is ever stored as, and a reader takes a word when it has changed. The data is its own flag: no fence, no barrier, one
+// trip to L2 and back per step. Every word is written once and read by relaxed loads, so order does not matter.
+//
+// On the chip: every block writes its words into the shared memory of all blocks of its cluster, and a barrier ends the
+// step. Two buffers, since a block can be at most one barrier ahead of another.
+#pragma once
+#include "tiles.cuh"
+
+namespace gatewise {
+
+constexpr u32 EMPTY = 0xffffffffu;
+// A reader gives up after this many fruitless reads (half a minute and more) and stops the whole kernel.
+constexpr u32 PATIENCE = 1u << 26;
+
+__device__ __forceinline__ u32 not_empty(u32 word) { return word == EMPTY ? 0x7fffffffu : word; }  // one NaN for another
+
+__device__ __forceinline__ uint4 load_relaxed(const u32* from) {
+  uint4 w;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from)
+               : "memory");
+  return w;
+}
+
+__device__ __forceinline__ void store_relaxed(u32* to, u32 word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(not_empty(word)) : "memory");
+}
+
+__device__ __forceinline__ bool is_empty(const uint4& w) {
+  return w.x == EMPTY || w.y == EMPTY || w.z == EMPTY || w.w == EMPTY;
+}
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// Bytes between rows in shared memory: 64 more than a multiple of 128, so that two rows' chunks lie in different banks.
+template <int PHASE>
+constexpr int shared_pitch() {
+  const int bytes = ((Shape<PHASE>::k + CHUNK - 1) / CHUNK) * 64;
+  return bytes % 128 == 64 ? bytes : bytes + 64;
+}
+
+#if GATEWISE_EXCHANGE_ON_CHIP
+__device__ __forceinline__ void store_everywhere(u32 address, u32 word) {
+  if constexpr (P == 1) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+  } else {
+#pragma unroll
+    for (int rank = 0; rank < P; ++rank) {
+      u32 there;
+      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(word) : "memory");
+    }
+  }
+}
+
+__device__ __forceinline__ void exchange_barrier() {
+  if constexpr (P == 1) {
+    __syncthreads();
+  } else {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}
+#endif
+
+// The operands of one product as one lane reads them: chunk `c` of the warp, column tile `n`.
+struct Operands {
+  const u32* from;  // the lane's first words in device memory, or null
+  u32 address;      // the same in shared memory
+  u32 tile_pitch;   // words, or bytes in shared memory, between column tiles
+  u32 last;         // device memory: words from the first row to the last that exists; later ones read that one again
+  int k;            // the lane's first operand element
+
+  template <int PHASE>
+  __device__ __forceinline__ uint4 load(int c, int n) const {
+    // Only the last warp can reach past the end of the sums, and only if they are no multiple of all its chunks.
+    constexpr bool has_tail = Shape<PHASE>::chunks * WK * CHUNK != Shape<PHASE>::k;
+    if (has_tail && k + c * CHUNK >= Shape<PHASE>::k) return make_uint4(0, 0, 0, 0);
+    if constexpr (ON_CHIP) {
+      uint4 w;
+      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+                   : "r"(address + n * tile_pitch + c * 64)
+                   : "memory");
+      return w;
+    } else {
+      const u32 at = n * tile_pitch;
+      return load_relaxed(from + (at < last ? at : last) + c * WORDS);
+    }
+  }
+};
+
+// Operands of the gradient kernels lie unrounded in an array others read too; forward ones are rounded when written.
+__device__ __forceinline__ void round_operand(uint4& w) {
+  if constexpr (BACKWARD && E::per_word == 1) {
+    w.x = tf32(__uint_as_float(w.x));
+    w.y = tf32(__uint_as_float(w.y));
+    w.z = tf32(__uint_as_float(w.z));
+    w.w = tf32(__uint_as_float(w.w));
+  }
+}
+
+// Hands on two values of one unit, for rows n and n + 1, calling store(row (0 or 1), first unit of the word, word).
+// Words of two elements need the neighbouring unit, which lane ^ 4 holds; all lanes of the warp must come here.
+template <bool ROUND, class Store>
+__device__ __forceinline__ void hand_on(V first, V second, int lane, int unit, Store store) {
+  if constexpr (E::per_word == 1) {
+    store(0, unit, ROUND ? tf32(first) : __float_as_uint(first));
+    store(1, unit, ROUND ? tf32(second) : __float_as_uint(second));
+  } else {
+    const bool odd = (lane >> 2) & 1;
+    const float got = __shfl_xor_sync(0xffffffffu, odd ? first : second, 4);
+    store(odd ? 1 : 0, unit & ~1, odd ? E::word(got, second) : E::word(first, got));
+  }
+}
+
+}  // namespace gatewise

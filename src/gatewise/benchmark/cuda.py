@@ -1,0 +1,202 @@
+"""gatewise beside PyTorch's cuDNN on a GPU, call after call, each with its input product and all its gradients."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gatewise
+from gatewise.cells import cell_of
+from gatewise.engines.cuda import driver, planner, warm
+
+# T, N, I, H, directions
+SHAPES: tuple[tuple[int, int, int, int, int], ...] = (
+    (512, 64, 128, 128, 1),
+    (512, 64, 256, 256, 1),
+    (512, 16, 512, 512, 1),
+    (512, 64, 512, 512, 1),
+    (512, 1, 512, 512, 1),
+    (1024, 16, 768, 768, 1),
+    (512, 16, 1024, 1024, 1),
+    (512, 64, 1024, 1024, 1),
+    (256, 256, 1024, 1024, 1),
+    (256, 64, 2048, 2048, 1),
+    (365, 256, 32, 128, 1),
+    (16, 4096, 128, 256, 1),
+    (512, 64, 512, 512, 2),
+    (512, 64, 320, 320, 1),
+    (512, 64, 1000, 1000, 1),
+)
+QUICK = (SHAPES[1], SHAPES[3], SHAPES[7])
+CELLS = ("lstm", "gru", "gru_before")
+DTYPES = ("bfloat16", "float16", "float32")
+Row = dict[str, Any]
+Sizes = tuple[int, int, int, int, int]
+
+
+def descriptor_of(cell: str, directions: int = 1, training: bool = True, **more: Any) -> Any:
+    """PyTorch's form of the cell; `gru_before` is the GRU it does not have."""
+    common = {"training": training, "bidirectional": directions == 2, **more}
+    if cell == "lstm":
+        return gatewise.LSTMDescriptor(**common)
+    return gatewise.GRUDescriptor(reset_gate_first=True, reset_after=cell == "gru", **common)
+
+
+def milliseconds(run: Callable[[], Any], repeats: int = 3, calls: int = 3) -> float:
+    """The median time of a call, made `calls` times in a row so that the host works while the GPU does."""
+    import torch
+
+    run()
+    times: list[float] = []
+    for _ in range(repeats):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            run()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) / calls)
+    return statistics.median(times)
+
+
+def compile_ahead(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes, ...]) -> None:
+    """All the kernels a run will need, several at a time."""
+    device = driver.device(0)
+    wanted = [
+        job
+        for cell in cells
+        for dtype in dtypes
+        for _, N, _, H, D in shapes
+        for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device)
+    ]
+    _, errors = warm.compile_all(wanted, device.architecture)
+    if errors:
+        raise RuntimeError(errors[0])
+
+
+class _Case:
+    """One cell, dtype and shape: its tensors, and the calls that are timed."""
+
+    def __init__(self, cell: str, dtype: str, sizes: Sizes) -> None:
+        import torch
+
+        self.cell, self.dtype, self.sizes = cell, dtype, sizes
+        T, N, I, H, D = sizes  # noqa: E741
+        self.kind = getattr(torch, dtype)
+        G = 4 if cell == "lstm" else 3
+        torch.manual_seed(0)
+        self.arguments = {
+            "source": self.make(T, N, I),
+            "recurrent_weight": self.make(*((2, G * H, H) if D == 2 else (G * H, H)), scale=H**-0.5),
+            "input_weight": self.make(D * G * H, I, scale=H**-0.5),
+            "bias": self.make(D * G * H, scale=H**-0.5),
+        }
+        if cell == "gru":
+            self.arguments["secondary_bias"] = self.make(D * H, scale=H**-0.5)
+        self.incoming = self.make(T, N, D * H)
+
+    def make(self, *shape: int, scale: float = 1.0) -> Any:
+        import torch
+
+        return ((torch.rand(shape, device="cuda") * 2 - 1) * scale).to(self.kind)
+
+    def gatewise_calls(self) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        D = self.sizes[4]
+        inference, training = descriptor_of(self.cell, D, training=False), descriptor_of(self.cell, D)
+        is_lstm = self.cell == "lstm"
+        run: Any = gatewise.lstm if is_lstm else gatewise.gru
+        back: Any = gatewise.lstm_gradients if is_lstm else gatewise.gru_gradients
+
+        def step() -> None:
+            results = run(**self.arguments, descriptor=training)
+            saved = {"cell_output_fwd": results[1]} if is_lstm else {"output_fwd": results[0]}
+            back(**self.arguments, **saved, z_state=results[-1], source_gradient=self.incoming, descriptor=training)
+
+        return lambda: run(**self.arguments, descriptor=inference), step
+
+    def cudnn_calls(self) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+        import torch
+
+        if self.cell == "gru_before":
+            return None
+        _, _, I, H, D = self.sizes  # noqa: E741
+        module = torch.nn.LSTM if self.cell == "lstm" else torch.nn.GRU
+        layer = module(I, H, bidirectional=D == 2).cuda().to(self.kind)
+        layer.flatten_parameters()
+        source = self.arguments["source"].clone().requires_grad_()
+
+        def forward() -> None:
+            with torch.inference_mode():
+                layer(self.arguments["source"])
+
+        def step() -> None:
+            wanted = [source, *layer.parameters()]
+            torch.autograd.grad(layer(source)[0], wanted, self.incoming)
+
+        return forward, step
+
+
+def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes, ...]) -> Iterator[Row]:
+    """A row for each cell, dtype and shape, as it is measured."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    compile_ahead(cells, dtypes, shapes)
+    device = driver.device(0)
+    for cell in cells:
+        for dtype in dtypes:
+            for sizes in shapes:
+                T, N, I, H, D = sizes  # noqa: E741
+                case = _Case(cell, dtype, sizes)
+                ours = [milliseconds(call) for call in case.gatewise_calls()]
+                rival = case.cudnn_calls()
+                theirs = [milliseconds(call) for call in rival] if rival is not None else [math.nan, math.nan]
+                plans = [
+                    planner.choose(cell_of(descriptor_of(cell)), back, N, H, D, dtype, False, device, planner.Wish())
+                    for back in (False, True)
+                ]
+                row: Row = {"cell": cell, "dtype": dtype, "T": T, "N": N, "I": I, "H": H, "directions": D}
+                row["families"] = [plan.family for plan in plans]
+                for name, mine, other in zip(("forward", "training"), ours, theirs, strict=True):
+                    row[name] = {
+                        "ms": mine,
+                        "us_per_step": 1000 * mine / T,
+                        "cudnn_us_per_step": 1000 * other / T,
+                        "ratio": other / mine,
+                    }
+                yield row
+                del case
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def markdown(rows: list[Row]) -> str:
+    """The rows as one table, and their means."""
+    lines = [
+        "| cell | dtype | T, N, I, H | kernels | forward us/step | cuDNN | ratio | training us/step | cuDNN | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        sizes = f"{row['T']}, {row['N']}, {row['I']}, {row['H']}" + (", both directions" if row["directions"] == 2 else "")
+        cells = [row["cell"], row["dtype"], sizes, " / ".join(row["families"])]
+        for name in ("forward", "training"):
+            part = row[name]
+            cells += [f"{part['us_per_step']:.2f}", f"{part['cudnn_us_per_step']:.2f}", f"{part['ratio']:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines.append("")
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        for dtype in dict.fromkeys(row["dtype"] for row in rows):
+            mine = [row for row in rows if (row["cell"], row["dtype"]) == (cell, dtype)]
+            text = []
+            for name in ("forward", "training"):
+                ratios = [row[name]["ratio"] for row in mine if not math.isnan(row[name]["ratio"])]
+                if ratios:
+                    text.append(f"{name} {geometric_mean(ratios):.2f} (least {min(ratios):.2f})")
+            if text:
+                lines.append(f"- {cell} {dtype}, geometric mean over cuDNN: " + ", ".join(text))
+    return "\n".join(lines) + "\n"

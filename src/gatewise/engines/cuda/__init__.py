@@ -1,0 +1,60 @@
+"""The CUDA engine: all six operations on arrays in a GPU's memory, in kernels compiled for the call and kept.
+
+`plan` says how a call would run. No other module of gatewise needs CUDA, and importing this one needs no GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...problem import Problem
+from . import driver
+from .planner import Plan, choose, current_wish
+
+name = "cuda"
+
+__all__ = ["forward", "gradients", "name", "plan", "supports", "unavailable"]
+
+
+def unavailable() -> str | None:
+    return driver.unavailable()
+
+
+def supports() -> dict[str, str]:
+    from .products import library
+
+    rows = {
+        "operations": "all six, every option",
+        "dtypes": "float32 (tf32 products unless use_precision('highest')), float16, bfloat16, float64",
+        "arrays": "torch, CuPy and JAX arrays on an NVIDIA GPU; NumPy arrays under use_engine('cuda'), copied there and back",
+        "products over all steps": library(),
+    }
+    if unavailable() is None:
+        found = driver.device(0)
+        rows["GPU 0"] = f"{found.architecture}, {found.sm_count} multiprocessors"
+    return rows
+
+
+def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    from . import host
+    from .run_forward import forward as run
+
+    if host.is_host(problem):
+        state, cell, z_state = run(host.uploaded(problem))
+        return host.downloaded(state), host.downloaded(cell), host.downloaded(z_state)
+    return run(problem)
+
+
+def gradients(problem: Problem) -> dict[str, Any]:
+    from . import host
+    from .run_gradient import gradients as run
+
+    if host.is_host(problem):
+        return {name: host.downloaded(array) for name, array in run(host.uploaded(problem)).items()}
+    return run(problem)
+
+
+def plan(problem: Problem, backward: bool = False, exact: bool = False, device: driver.Device | None = None) -> Plan:
+    """How the call would run on a GPU: on this machine's first one, unless another is described."""
+    p = problem
+    return choose(p.cell, backward, p.N, p.H, p.D, p.dtype.name, exact, device or driver.device(0), current_wish())

@@ -1,0 +1,196 @@
+"""What a forward and a gradient call share: the GPU, the stream, plain contiguous arguments, scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...device_arrays import DeviceArray, dtype_of
+from ...precision import is_highest
+from ...problem import Problem
+from . import driver, kernels
+from .planner import Plan, choose, current_wish
+from .products import Matrix, multiplier
+
+_ALIGNMENT = 256
+_MOST_PREPARED = 1024
+_Made = TypeVar("_Made")
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # NumPy works it out every time
+
+
+def _integer_type(dtype: np.dtype[Any]) -> int:
+    """How the kernels number integer types: bytes, plus 16 if unsigned."""
+    return dtype.itemsize + (16 if dtype.kind == "u" else 0)
+
+
+class Prepared:
+    """What calls of the same kind and sizes share: the plan, what was made for it, and how much scratch they need."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scratch = 0
+        self.packed_bytes = 0 if plan.tiling is None else plan.tiling.packed_bytes
+        self.HP = None if plan.tiling is None else plan.tiling.padded
+        self._made: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], _Made]) -> _Made:
+        """`make()`, the first time it is asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: _Made = self._made[key]
+        return found
+
+
+_prepared: dict[Any, Prepared] = {}
+
+
+class Call:
+    """One checked call on its GPU and stream."""
+
+    def __init__(self, problem: Problem, backward: bool) -> None:
+        self.problem = p = problem
+        self.kind = p.source.kind
+        self.index: int = self.kind.index
+        driver.activate(self.index)
+        self.stream = self.kind.stream()
+        self.dtype = _name(p.dtype)
+        self.exact = is_highest()
+        self.rows = p.T * p.N
+        self.options = kernels.options(p, backward)
+        self.multiply = multiplier(self.kind)
+        key = (
+            p.cell.name, p.activations, p.order, backward, p.T, p.N, p.I, p.H, p.D, self.dtype, self.exact, self.index,
+            self.options, p.input_weight is None, current_wish(),
+        )  # fmt: skip
+        prepared = _prepared.get(key)
+        if prepared is None:
+            if len(_prepared) >= _MOST_PREPARED:
+                _prepared.clear()
+            device = driver.device(self.index)
+            plan = choose(p.cell, backward, p.N, p.H, p.D, self.dtype, self.exact, device, current_wish())
+            prepared = _prepared[key] = Prepared(plan)
+        self.prepared = prepared
+        self.plan = prepared.plan
+        self.HP: int = prepared.HP or p.H
+        self._kept: list[Any] = []
+        self._used = 0
+        self._arena = self._allocate(prepared.scratch) if prepared.scratch else None
+
+    def _allocate(self, size: int) -> DeviceArray:
+        made: DeviceArray = self.kind.empty((size,), dtype_of("uint8"))
+        self._kept.append(made)
+        return made
+
+    def scratch(self, count: int, dtype: str | None = None) -> int:
+        """Pointer to memory for `count` elements that lives as long as the call.
+
+        The first call of a kind allocates piece by piece; later ones know the sum and allocate once.
+        """
+        size = count * (self.problem.dtype if dtype is None else dtype_of(dtype)).itemsize
+        start = self._used
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        if self._arena is not None and self._used <= self._arena.size:
+            return self._arena.pointer + start
+        return self._allocate(size).pointer
+
+    def result(self, shape: tuple[int, ...]) -> DeviceArray:
+        made: DeviceArray = self.kind.empty(shape, self.problem.dtype)
+        return made
+
+    def plain(self, array: DeviceArray | None, lengths: bool = False) -> int:
+        """Pointer to the array laid out without gaps, copied if it was not; null for None.
+
+        With `lengths`, a copy of [T, N, ...] that is zero in the steps a row takes no part in.
+        """
+        if array is None:
+            return 0
+        if array.contiguous and not lengths:
+            return array.pointer
+        made = self.scratch(array.size)
+        pad = 3 - len(array.shape)
+        shape, strides = (1,) * pad + array.shape, (0,) * pad + array.strides
+        p = self.problem
+        limits = (p.lengths.pointer, _integer_type(p.lengths.dtype), p.lengths.strides[0]) if lengths else (0, 0, 0)
+        self.copy(array.pointer, made, shape, strides, (shape[1] * shape[2], shape[2]), limits)
+        return made
+
+    def copy(
+        self,
+        source: int,
+        target: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        pitches: tuple[int, int],
+        limits: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        if shape[0] * shape[1] * shape[2]:
+            values = driver.pointer_bytes(source, target, *shape, *strides, *pitches, *limits)
+            kernels.array_kernels(self.index, self.dtype)["copy"](self.stream, (1056, 1, 1), 256, *values)
+
+    def macros(self, input_dtype: str | None = None) -> dict[str, str]:
+        p = self.problem
+        return kernels.macros(p.cell, p.activations, p.order, self.dtype, input_dtype or self.dtype, p.H, self.HP)
+
+    def common_arguments(self) -> dict[str, int]:
+        """The arguments forward and gradient calls both have."""
+        p = self.problem
+        values = {
+            "T": p.T,
+            "N": p.N,
+            "D": p.D,
+            "backwards": sum(1 << d for d, backwards in enumerate(p.backwards) if backwards),
+            "peephole": self.plain(p.peephole),
+            "secondary_bias": self.plain(p.secondary_bias),
+            "init_state": self.plain(p.init_state),
+            "init_cell": self.plain(p.init_cell),
+            "recurrent_weight": self.plain(p.recurrent_weight),
+        }
+        if p.mask is not None:
+            pad = 3 - len(p.mask.shape)
+            strides = [0] * pad + [
+                0 if length == 1 else stride for length, stride in zip(p.mask.shape, p.mask.strides, strict=True)
+            ]
+            values.update(mask=p.mask.pointer, mask_t=strides[0], mask_n=strides[1], mask_k=strides[2])
+        if p.lengths is not None:
+            values.update(
+                lengths=p.lengths.pointer, lengths_type=_integer_type(p.lengths.dtype), lengths_stride=p.lengths.strides[0]
+            )
+        if p.resets is not None:
+            values.update(resets=p.resets.pointer, resets_t=p.resets.strides[0], resets_n=p.resets.strides[1])
+        if self.plan.tiling is not None:
+            values["weights"] = self.scratch(self.prepared.packed_bytes * p.D, "uint8")
+        return values
+
+    def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
+        self.multiply(self.stream, shape, a, b, c, self.dtype, result_dtype or self.dtype, self.exact)
+
+    def mark_empty(self, pointer: int, count: int) -> None:
+        """Fill an array of operands with the word that means `not written yet`."""
+        driver.fill(pointer, 0xFFFFFFFF, count * self.problem.dtype.itemsize // 4, self.stream)
+
+    def run_persistent(self, file: str, values: dict[str, int], input_dtype: str | None = None) -> None:
+        """Pack the weights and run all steps."""
+        tiling = self.plan.tiling
+        assert tiling is not None
+
+        def launches() -> tuple[driver.Launch, driver.Launch]:
+            given = self.macros(input_dtype) | kernels.tiling_macros(tiling, self.options)
+            loaded = kernels.module(self.index, file, given)
+            return kernels.persistent_launches(loaded, tiling, self.problem.D)
+
+        pack, run = self.prepared.once((file, input_dtype), launches)
+        packed = kernels.arguments(values)
+        pack(self.stream, packed)
+        run(self.stream, packed)
+
+    def finish(self) -> None:
+        self.prepared.scratch = max(self.prepared.scratch, self._used)
+        if self.kind.synchronises:
+            driver.synchronise(self.stream)

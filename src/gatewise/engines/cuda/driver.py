@@ -1,0 +1,231 @@
+"""The CUDA driver by ctypes: devices, modules, launches, memory sets. No CUDA toolkit and no framework is needed."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...errors import GatewiseError, UnsupportedError
+from .compiler import find_library
+
+
+class CudaError(GatewiseError, RuntimeError):
+    """The CUDA driver reported an error."""
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_COOPERATIVE, _CLUSTER = 2, 4  # CUlaunchAttributeID
+_MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14  # CUfunction_attribute
+_SM_COUNT, _SHARED_LIMIT, _MAJOR, _MINOR, _COOPERATIVE_LAUNCH = 16, 97, 75, 76, 95  # CUdevice_attribute
+
+
+@lru_cache(maxsize=1)
+def _cuda() -> ctypes.CDLL:
+    library = find_library("libcuda.so.1")
+    if library is None:
+        raise UnsupportedError("no NVIDIA driver (libcuda.so.1) is installed")
+    code = library.cuInit(0)
+    if code:
+        raise UnsupportedError(f"the NVIDIA driver cannot start (error {code})")
+    return library
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _cuda().cuGetErrorString(code, ctypes.byref(text))
+        raise CudaError(f"CUDA: {what}: {(text.value or b'unknown error').decode()} (error {code})")
+
+
+@lru_cache(maxsize=1)
+def unavailable() -> str | None:
+    """Why no GPU can be used, or None."""
+    try:
+        library = _cuda()
+    except UnsupportedError as error:
+        return str(error)
+    count = ctypes.c_int()
+    if library.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return "the NVIDIA driver finds no GPU"
+    return None
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the planner needs to know of a GPU."""
+
+    sm_count: int
+    shared_limit: int  # bytes of shared memory a block may have
+    major: int
+    minor: int
+    cooperative: bool = True
+
+    @property
+    def architecture(self) -> str:
+        return f"sm_{self.major}{self.minor}"
+
+
+H200 = Device(132, 232448, 9, 0)
+A100 = Device(108, 166912, 8, 0)
+
+
+@lru_cache(maxsize=64)
+def device(index: int) -> Device:
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        _check(_cuda().cuDeviceGetAttribute(ctypes.byref(value), number, index), "device attribute")
+        return value.value
+
+    return Device(
+        attribute(_SM_COUNT),
+        attribute(_SHARED_LIMIT),
+        attribute(_MAJOR),
+        attribute(_MINOR),
+        bool(attribute(_COOPERATIVE_LAUNCH)),
+    )
+
+
+@lru_cache(maxsize=64)
+def _primary_context(index: int) -> int:
+    context = ctypes.c_void_p()
+    _check(_cuda().cuDevicePrimaryCtxRetain(ctypes.byref(context), index), "context")
+    return int(context.value or 0)
+
+
+def activate(index: int) -> None:
+    """Make the GPU's primary context, the one every framework uses, current in this thread."""
+    wanted, current = _primary_context(index), ctypes.c_void_p()
+    _cuda().cuCtxGetCurrent(ctypes.byref(current))
+    if current.value != wanted:
+        _check(_cuda().cuCtxSetCurrent(ctypes.c_void_p(wanted)), "context")
+
+
+class Module:
+    """A cubin loaded on one GPU."""
+
+    def __init__(self, cubin: bytes) -> None:
+        self._handle = ctypes.c_void_p()
+        _check(_cuda().cuModuleLoadData(ctypes.byref(self._handle), cubin), "loading a kernel")
+        self._functions: dict[str, Function] = {}
+
+    def __getitem__(self, name: str) -> Function:
+        if name not in self._functions:
+            handle = ctypes.c_void_p()
+            _check(_cuda().cuModuleGetFunction(ctypes.byref(handle), self._handle, name.encode()), f"finding {name}")
+            self._functions[name] = Function(handle)
+        return self._functions[name]
+
+
+class Function:
+    """A kernel. Arguments are bytes objects, laid out as the kernel's parameters are."""
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle = handle
+
+    def __call__(self, stream: int, grid: tuple[int, int, int], threads: int, *arguments: bytes) -> None:
+        """A plain launch."""
+        Launch(self, grid, threads)(stream, *arguments)
+
+
+class Launch:
+    """A kernel with everything about its launch but the stream and the arguments."""
+
+    def __init__(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        threads: int,
+        shared_bytes: int = 0,
+        cooperative: bool = False,
+        cluster: int = 1,
+    ) -> None:
+        self._function = function._handle
+        if shared_bytes > 48 * 1024:
+            _check(_cuda().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes), "shared memory limit")
+        if cluster > 8:
+            _check(_cuda().cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1), "cluster size")
+        self._attributes = (_Attribute * 2)()
+        count = 0
+        if cooperative:
+            self._attributes[count].id = _COOPERATIVE
+            self._attributes[count].value[0] = 1
+            count += 1
+        if cluster > 1:
+            self._attributes[count].id = _CLUSTER
+            self._attributes[count].value[0:3] = [cluster, 1, 1]
+            count += 1
+        self._fixed = ((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes)
+        self._count = count
+        self._run = _cuda().cuLaunchKernelEx
+
+    def __call__(self, stream: int, *arguments: bytes) -> None:
+        buffers = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
+        parameters = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
+        config = _Config(*self._fixed, stream, self._attributes, self._count)
+        code = self._run(ctypes.byref(config), self._function, parameters, None)
+        if code:
+            _check(code, "launching a kernel")
+
+
+def fill(pointer: int, word: int, words: int, stream: int) -> None:
+    """Set `words` 32-bit words."""
+    if words:
+        code = _cuda().cuMemsetD32Async(ctypes.c_uint64(pointer), word, ctypes.c_size_t(words), ctypes.c_void_p(stream))
+        _check(code, "setting memory")
+
+
+def clear(pointer: int, size: int, stream: int) -> None:
+    """Set `size` bytes to zero."""
+    if size:
+        _check(_cuda().cuMemsetD8Async(ctypes.c_uint64(pointer), 0, ctypes.c_size_t(size), ctypes.c_void_p(stream)), "memory")
+
+
+class Memory:
+    """A piece of a GPU's memory, freed with this object; for callers that bring none of their own."""
+
+    def __init__(self, size: int) -> None:
+        self._pointer = ctypes.c_uint64()
+        if size:
+            _check(_cuda().cuMemAllocAsync(ctypes.byref(self._pointer), ctypes.c_size_t(size), None), "taking memory")
+        self.pointer = int(self._pointer.value)
+
+    def __del__(self) -> None:
+        if self._pointer.value:
+            _cuda().cuMemFreeAsync(self._pointer, None)
+
+
+def upload(pointer: int, source: int, size: int) -> None:
+    """Copy from the host; complete when it returns."""
+    if size:
+        _check(_cuda().cuMemcpyHtoD_v2(ctypes.c_uint64(pointer), ctypes.c_void_p(source), ctypes.c_size_t(size)), "copying")
+
+
+def download(target: int, pointer: int, size: int) -> None:
+    """Copy to the host, after everything on the default stream; complete when it returns."""
+    if size:
+        _check(_cuda().cuMemcpyDtoH_v2(ctypes.c_void_p(target), ctypes.c_uint64(pointer), ctypes.c_size_t(size)), "copying")
+
+
+def synchronise(stream: int) -> None:
+    _check(_cuda().cuStreamSynchronize(ctypes.c_void_p(stream)), "waiting")
+
+
+def pointer_bytes(*values: Any) -> list[bytes]:
+    """64-bit kernel arguments."""
+    return [int(value).to_bytes(8, "little", signed=True) for value in values]

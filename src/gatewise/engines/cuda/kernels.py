@@ -1,0 +1,107 @@
+"""The kernels of a call: macros, compilation, and the row of arguments they take."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ...cells import Cell
+from ...problem import Problem
+from . import driver
+from .compiler import cubin
+from .tiling import THREADS, WARPS, Tiling
+
+ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "float64": "Double"}
+
+# The fields of `Arguments` in native/cuda/problem.cuh, in order; each is 8 bytes wide.
+FIELDS = (
+    "T", "N", "D", "backwards",
+    "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
+    "mask", "mask_t", "mask_n", "mask_k",
+    "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
+    "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry",
+    "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
+    "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
+)  # fmt: skip
+_ROW = struct.Struct(f"<{len(FIELDS)}q")
+_NULLS = dict.fromkeys(FIELDS, 0)
+
+
+def arguments(values: dict[str, int]) -> bytes:
+    """`Arguments` as bytes; fields that are not named are null."""
+    return _ROW.pack(*(_NULLS | values).values())
+
+
+def macros(
+    cell: Cell, activations: tuple[int, ...], order: tuple[int, ...], dtype: str, input_dtype: str, H: int, HP: int
+) -> dict[str, str]:
+    """What every kernel that knows the cell is compiled with."""
+    found = {
+        "GATEWISE_CELL_NAME": cell.name,
+        "GATEWISE_ACTIVATIONS": ",".join(map(str, activations)),
+        "GATEWISE_SLOTS": ",".join(map(str, order)),
+        "GATEWISE_ELEMENT": ELEMENTS[dtype],
+        "GATEWISE_INPUT_ELEMENT": ELEMENTS[input_dtype],
+        "GATEWISE_H": str(H),
+        "GATEWISE_HP": str(HP),
+    }
+    if dtype in ("float16", "bfloat16"):
+        found["GATEWISE_FAST_EXP"] = "1"
+    return found
+
+
+# Optional arguments the persistent kernels are compiled for, in the order of `Option` in native/cuda/problem.cuh.
+_OPTIONS = ("bias", "mask", "lengths", "resets", "z_state_gradient", "cell_sequence_gradient")
+
+
+def options(problem: Problem, backward: bool) -> int:
+    """A bit for each of them that the call has."""
+    taken = _OPTIONS[1:] if backward else _OPTIONS[:4]
+    return sum(1 << _OPTIONS.index(name) for name in taken if getattr(problem, name) is not None)
+
+
+def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
+    return {
+        "GATEWISE_FAST_EXP": "1",  # products here are not more exact than these
+        "GATEWISE_OPTIONS": str(given),
+        "GATEWISE_BACKWARD": str(int(tiling.backward)),
+        "GATEWISE_UNITS": str(tiling.units),
+        "GATEWISE_BLOCKS": str(tiling.blocks),
+        "GATEWISE_WARPS_M": str(tiling.warps_m),
+        "GATEWISE_WARPS_K": str(WARPS // tiling.warps_m),
+        "GATEWISE_COLUMN_TILES": str(tiling.column_tiles),
+        "GATEWISE_PASSES": str(tiling.passes),
+        "GATEWISE_EXCHANGE_ON_CHIP": str(int(tiling.on_chip)),
+        "GATEWISE_HELD_CHUNKS": ",".join(map(str, tiling.held)),
+        "GATEWISE_SHARED_CHUNKS": ",".join(map(str, tiling.shared)),
+    }
+
+
+_modules: dict[tuple[Any, ...], driver.Module] = {}
+
+
+def module(index: int, file: str, given: dict[str, str]) -> driver.Module:
+    """A source file compiled with these macros and loaded on GPU `index`. Two threads may both load it: harmless."""
+    key = (index, file, tuple(given.items()))
+    found = _modules.get(key)
+    if found is None:
+        architecture = driver.device(index).architecture
+        found = _modules[key] = driver.Module(cubin(file, given, architecture))
+    return found
+
+
+def array_kernels(index: int, dtype: str) -> driver.Module:
+    return module(index, "arrays.cu", {"GATEWISE_ELEMENT": ELEMENTS[dtype]})
+
+
+def persistent_launches(loaded: driver.Module, tiling: Tiling, directions: int) -> tuple[driver.Launch, driver.Launch]:
+    """The two launches of a persistent kernel: pack the weights, then run all steps."""
+    run = driver.Launch(
+        loaded["run"],
+        (tiling.groups * tiling.blocks * directions, 1, 1),
+        THREADS,
+        shared_bytes=tiling.shared_bytes,
+        cooperative=not tiling.on_chip,
+        cluster=tiling.blocks if tiling.on_chip else 1,
+    )
+    return driver.Launch(loaded["pack"], (264, 1, 1), 256), run

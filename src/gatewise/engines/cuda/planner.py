@@ -1,0 +1,204 @@
+"""Chooses how a call runs: which kernel family, how it is cut, over how many blocks; and says why.
+
+Families: `block`, R in one multiprocessor; `cluster`, R over a cluster, the state through distributed shared memory;
+`grid`, R over the whole chip, the state through L2; `steps`, one launch per step. The first three are one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ...cells import Cell
+from .driver import Device
+from .tiling import REGISTERS, WARPS, Tiling, ceil_div
+
+# Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
+# the best measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
+_CLOCK = 1.75e3  # cycles per microsecond
+_L2_BYTES = 35e3  # a multiprocessor reads per microsecond of operands from L2
+_STREAM_BYTES = 19e3  # ... of weights
+_SHARED_BYTES = 290e3  # ... from shared memory
+_MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instruction
+_GRID, _CLUSTER = 0.36, 1.2  # microseconds for an exchange through L2 and within a cluster
+_PER_BLOCK = 0.0093  # ... and for each block that takes part
+_PASS = 0.44  # ... for a pass, however little it does
+_POINTS = 0.38  # ... for a pair of points of every thread
+_CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
+_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a test or a measurement wants instead of the fastest plan: a family, its candidate number `pick`, and
+    weights kept out of registers and shared memory (`starve`)."""
+
+    family: str | None = None
+    pick: int | None = None
+    starve: bool = False
+
+
+_wish: ContextVar[Wish] = ContextVar("gatewise_cuda_wish", default=Wish())  # noqa: B039  it is frozen
+
+
+@contextmanager
+def wish(family: str | None = None, pick: int | None = None, starve: bool = False) -> Iterator[None]:
+    """Take another plan than the fastest inside the `with` block."""
+    token = _wish.set(Wish(family, pick, starve))
+    try:
+        yield
+    finally:
+        _wish.reset(token)
+
+
+def current_wish() -> Wish:
+    return _wish.get()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call runs. `tiling` is None for the per-step kernels."""
+
+    family: str
+    reason: str
+    tiling: Tiling | None = None
+    microseconds: float = 0.0  # predicted, per step
+
+    @property
+    def explanation(self) -> str:
+        t = self.tiling
+        if t is None:
+            return f"{self.family}: {self.reason}"
+        kept = ", ".join(
+            f"{t.held[phase]} chunks in registers, {t.shared[phase]} in shared memory, {t.streamed(phase)} from L2"
+            for phase in t.phases
+        )
+        return (
+            f"{self.family}: {self.reason}; {t.groups} groups of {t.blocks} blocks per direction, {t.units} units each, "
+            f"{t.passes} passes of {t.pass_rows} rows; warps {t.warps_m} x {t.warps_k}; weights of a warp: {kept}; "
+            f"{t.shared_bytes // 1024} KB of shared memory; predicted {self.microseconds:.2f} us per step"
+        )
+
+
+def _place_weights(tiling: Tiling, device: Device) -> Tiling:
+    """Fill registers first, then shared memory; the rest is streamed."""
+    room = max(0, REGISTERS - tiling.working_registers())
+    held = []
+    for phase in tiling.phases:
+        count = min(tiling.chunks(phase), room // (tiling.tiles(phase) * 8))
+        held.append(count)
+        room -= count * tiling.tiles(phase) * 8
+    tiling = replace(tiling, held=tuple(held), shared=(0,) * len(held))
+    left = device.shared_limit - tiling.shared_bytes
+    shared = []
+    for phase in tiling.phases:
+        count = min(tiling.streamed(phase), max(0, left) // tiling.weight_bytes(phase))
+        shared.append(count)
+        left -= count * tiling.weight_bytes(phase)
+    return replace(tiling, shared=tuple(shared))
+
+
+def _latency(tiling: Tiling) -> float:
+    """From the end of a block's work in a step to the others' hearing of it."""
+    if tiling.on_chip and tiling.blocks == 1:
+        return 0.05
+    per_block = _PER_BLOCK * tiling.blocks * (2 if tiling.backward else 1)
+    return (_CLUSTER if tiling.on_chip else _GRID) + per_block
+
+
+def predict(tiling: Tiling, directions: int, device: Device) -> float:
+    """Microseconds per step, by estimate."""
+    operands = tiling.operand_bytes() / (_SHARED_BYTES if tiling.on_chip else _L2_BYTES)
+    products = weights = 0.0
+    for phase in tiling.phases:
+        instructions = tiling.tiles(phase) * tiling.chunks(phase) * 2 * tiling.column_tiles * WARPS / 4
+        products += instructions * _MMA_CYCLES / _CLOCK
+        weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _STREAM_BYTES)
+    reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
+    points = _POINTS * tiling.pairs * len(tiling.phases)
+    work = operands / tiling.passes + max(products, weights) + reduction + points + _PASS * len(tiling.phases)
+    one = _latency(tiling) * len(tiling.phases) + work * tiling.passes
+    room = device.sm_count * (_CLUSTERS[tiling.blocks] if tiling.on_chip else 1.0)
+    return one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
+
+
+def _candidates(
+    cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int, device: Device
+) -> list[Tiling]:
+    found = []
+    tiles_of_rows = ceil_div(N, 8)
+    for unit_tiles in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16):
+        blocks = ceil_div(H, 16 * unit_tiles)
+        if unit_tiles > 1 and blocks == ceil_div(H, 16 * (unit_tiles - 1)):
+            continue
+        for on_chip in (False, True):
+            if on_chip and (blocks not in _CLUSTERS or (blocks > 1 and device.major < 9)):
+                continue
+            share = _CLUSTERS[blocks] if on_chip else 1.0
+            most = int(device.sm_count * share) // (blocks * directions)
+            if most == 0 or (not on_chip and not device.cooperative):
+                continue
+            for warps_m in (1, 2, 4, 8):
+                if unit_tiles % warps_m:
+                    continue
+                for column_tiles in (1, 2, 3, 4, 6, 8):
+                    per_group = ceil_div(tiles_of_rows, most)
+                    if column_tiles > per_group > 1 or (per_group == 1 and column_tiles > 1):
+                        continue
+                    passes = ceil_div(per_group, column_tiles)
+                    groups = ceil_div(tiles_of_rows, passes * column_tiles)
+                    tiling = Tiling(
+                        cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups
+                    )
+                    if tiling.working_registers() > REGISTERS:
+                        continue
+                    tiling = _place_weights(tiling, device)
+                    if tiling.shared_bytes <= device.shared_limit:
+                        found.append(tiling)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def choose(
+    cell: Cell, backward: bool, N: int, H: int, directions: int, dtype: str, exact: bool, device: Device, wanted: Wish
+) -> Plan:
+    """The plan for the forward or the gradient part of a call."""
+    if N == 0:
+        return Plan("steps", "there are no rows")
+    if dtype == "float64" or (dtype == "float32" and exact):
+        return Plan("steps", f"{dtype} products are exact, which the tensor cores' are not")
+    if device.major < 8:
+        return Plan("steps", f"{device.architecture} lacks the tensor core instructions of the persistent kernels")
+    if N * directions * len(cell.gates) * (H + 256) >= 2**31:
+        return Plan("steps", "one step is larger than the persistent kernels count to")
+    if wanted.family == "steps":
+        return Plan("steps", "asked for")
+    found = _candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)
+    found = [tiling for tiling in found if wanted.family in (None, family_of(tiling))]
+    if not found:
+        return Plan("steps", f"no persistent kernel fits H = {H}, N = {N} on this GPU")
+    if wanted.pick is not None:
+        found = [found[wanted.pick % len(found)]]
+    if wanted.starve:
+        found = [replace(each, held=_at_most_one(each.held), shared=_at_most_one(each.shared)) for each in found]
+    best = min(((predict(tiling, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
+    family = family_of(best[1])
+    reasons = {
+        "block": "all of R fits one multiprocessor",
+        "cluster": "R fits a cluster of multiprocessors",
+        "grid": "R is spread over the chip",
+    }
+    return Plan(family, reasons[family], best[1], best[0])
+
+
+def _at_most_one(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(min(1, count) for count in counts)
+
+
+def family_of(tiling: Tiling) -> str:
+    if not tiling.on_chip:
+        return "grid"
+    return "block" if tiling.blocks == 1 else "cluster"

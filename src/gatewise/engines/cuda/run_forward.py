@@ -1,0 +1,74 @@
+"""A forward call: project the input, then run the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...problem import Problem
+from . import driver, kernels
+from .call import Call
+from .products import Matrix
+
+
+def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    p = problem
+    call = Call(p, backward=False)
+    wants_cell = p.cell.has_cell and (p.descriptor.training or getattr(p.descriptor, "produce_cell", False))
+    state = call.result((p.T, p.N, p.D * p.H))
+    cell = call.result((p.T, p.N, p.D * p.H)) if wants_cell else None
+    z_state = call.result((p.T, p.N, p.D * p.G * p.H)) if p.descriptor.training else None
+    if call.rows:
+        values = call.common_arguments()
+        values["bias"] = call.plain(p.bias)
+        values["state"] = state.pointer
+        values["cell"] = 0 if cell is None else cell.pointer
+        values["z_state"] = 0 if z_state is None else z_state.pointer
+        input_dtype = _project(call, values)
+        _run_steps(call, values, input_dtype)
+    call.finish()
+    return state, cell, z_state
+
+
+def _project(call: Call, values: dict[str, int]) -> str:
+    """Sets x, [T, N, D, G, H]; returns its dtype."""
+    p = call.problem
+    width = p.D * p.G * p.H
+    if p.input_weight is None:
+        values["x"] = call.plain(p.source)
+        return call.dtype
+    dtype = "float32" if call.dtype in ("float16", "bfloat16") and call.multiply.widens else call.dtype
+    x = values["x"] = call.scratch(call.rows * width, dtype)
+    if p.I == 0:
+        driver.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize), call.stream)
+        return dtype
+    call.product(
+        (call.rows, width, p.I),
+        Matrix(call.plain(p.source), p.I),
+        Matrix(call.plain(p.input_weight), p.I, transposed=True),
+        Matrix(x, width),
+        dtype,
+    )
+    return dtype
+
+
+def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
+    p, tiling = call.problem, call.plan.tiling
+    if tiling is None or not tiling.on_chip:  # on the chip the operands never reach device memory
+        count = call.rows * p.D * call.HP
+        for phase in range(len(p.cell.phases)):
+            values[f"operand{phase}"] = call.scratch(count)
+            if tiling is not None:
+                call.mark_empty(values[f"operand{phase}"], count)
+    if tiling is not None:
+        call.run_persistent("persistent_forward.cu", values, input_dtype)
+        return
+    planes = 2 + p.G
+    carry_dtype = "float64" if call.dtype == "float64" else "float32"
+    values["carry"] = call.scratch(planes * p.N * p.D * p.H, carry_dtype)
+    loaded = kernels.module(call.index, "steps.cu", call.macros(input_dtype))
+    packed = kernels.arguments(values)
+    grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
+    loaded["forward_start"](call.stream, grid, 256, packed)
+    for step in range(p.T):
+        for phase in range(len(p.cell.phases)):
+            loaded[f"forward_step{phase}"](call.stream, grid, 256, packed, *driver.pointer_bytes(step))

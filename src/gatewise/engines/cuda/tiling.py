@@ -1,0 +1,123 @@
+"""How a persistent kernel is cut (native/cuda/tiles.cuh) and what that takes of a multiprocessor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...cells import Cell
+
+WARPS = 8
+THREADS = 32 * WARPS
+REGISTERS = 240  # of a thread, that the estimate below may fill
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """One way to cut a call. `held` and `shared` are per phase, as in the kernel."""
+
+    cell: Cell
+    backward: bool
+    H: int
+    element_bytes: int
+    units: int
+    warps_m: int
+    column_tiles: int
+    on_chip: bool
+    passes: int
+    groups: int  # of `blocks` blocks, for each direction
+    held: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+
+    @property
+    def blocks(self) -> int:
+        return ceil_div(self.H, self.units)
+
+    @property
+    def warps_k(self) -> int:
+        return WARPS // self.warps_m
+
+    @property
+    def padded(self) -> int:
+        return self.blocks * self.units
+
+    @property
+    def pass_rows(self) -> int:
+        return 8 * self.column_tiles
+
+    def k(self, phase: int) -> int:
+        return (len(self.cell.phases[phase].gates) if self.backward else 1) * self.padded
+
+    def tiles(self, phase: int) -> int:
+        per_warp = self.units // 16 // self.warps_m
+        return per_warp if self.backward else per_warp * len(self.cell.phases[phase].gates)
+
+    def chunks(self, phase: int) -> int:
+        """64-byte chunks of the sums that each warp adds up."""
+        return ceil_div(ceil_div(self.k(phase) * self.element_bytes, 64), self.warps_k)
+
+    def streamed(self, phase: int) -> int:
+        return self.chunks(phase) - self.held[phase] - self.shared[phase]
+
+    @property
+    def phases(self) -> range:
+        return range(len(self.cell.phases))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of points a thread works on in a pass."""
+        tiles = self.units // 16 * self.column_tiles
+        return tiles * 2 // self.warps_m if self.warps_k == 1 else ceil_div(tiles * 64, THREADS)
+
+    def working_registers(self) -> int:
+        """Registers of a thread, by estimate, without the weights it holds."""
+        depth = {1: 4, 2: 2}.get(self.column_tiles, 1)
+        sums = max(self.tiles(phase) for phase in self.phases) * self.column_tiles * 4
+        stages = 3 if self.column_tiles >= 3 else 2
+        operands = stages * depth * self.column_tiles * 4
+        if self.passes > 1 and not self.on_chip:  # the next pass's are in flight meanwhile
+            operands += (stages - 1) * depth * self.column_tiles * 4 // 2
+        gates = len(self.cell.gates)
+        points = self.pairs * 2 * (gates + (8 if self.backward else 4))
+        return (56 if self.backward else 40) + sums + operands + points
+
+    def weight_bytes(self, phase: int) -> int:
+        """Of one chunk of every warp."""
+        return THREADS * self.tiles(phase) * 2 * 16
+
+    def reduction_bytes(self) -> int:
+        if self.warps_k == 1:
+            return 0
+        return 2 * WARPS * max(self.tiles(phase) for phase in self.phases) * self.column_tiles * 512
+
+    def exchange_bytes(self) -> int:
+        """Shared memory of the on-chip exchange."""
+        if not self.on_chip:
+            return 0
+        total = 0
+        for phase in self.phases:
+            pitch = ceil_div(self.k(phase) * self.element_bytes, 64) * 64
+            total += 2 * self.passes * self.pass_rows * (pitch if pitch % 128 == 64 else pitch + 64)
+        return total
+
+    def carry_bytes(self) -> int:
+        return self.passes * self.pairs * THREADS * 2 * (2 if self.cell.has_cell else 1) * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        weights = sum(self.weight_bytes(phase) * self.shared[phase] for phase in self.phases)
+        lengths = 4 * self.passes * self.pass_rows
+        return weights + self.reduction_bytes() + lengths + self.carry_bytes() + self.exchange_bytes()
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of the weights of one direction in the order the tensor cores take them."""
+        return self.blocks * sum(self.weight_bytes(phase) * self.chunks(phase) for phase in self.phases)
+
+    def operand_bytes(self) -> int:
+        """What a block reads of others' results in a step."""
+        rows = self.passes * self.pass_rows
+        return sum(rows * self.k(phase) * self.element_bytes * self.warps_m for phase in self.phases)

@@ -1,0 +1,153 @@
+"""The CUDA engine without a GPU: kernels compile, plans keep within the chip, calls say what is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gatewise
+from cuda_samples import kernel_jobs, sample
+from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM
+from gatewise.engines import cuda
+from gatewise.engines.cuda import compiler, driver, kernels, warm
+from gatewise.engines.cuda.planner import Wish, choose, family_of, wish
+from gatewise.engines.cuda.tiling import REGISTERS, THREADS
+
+NO_GPU = cuda.unavailable()
+SHAPES = [
+    (1, 1),
+    (1, 512),
+    (3, 33),
+    (16, 1024),
+    (64, 128),
+    (64, 512),
+    (64, 1000),
+    (256, 1024),
+    (64, 2048),
+    (64, 4096),
+    (4096, 256),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWISE_CACHE", str(tmp_path))
+    monkeypatch.setenv("GATEWISE_QUIET", "1")
+
+
+@pytest.mark.parametrize(("architecture", "seeds"), [("sm_80", (0, 2, 6)), ("sm_90", (3, 4, 5, 7))])
+def test_sampled_kernels_compile(architecture: str, seeds: tuple[int, ...]) -> None:
+    device = {"sm_80": driver.A100, "sm_90": driver.H200}[architecture]
+    jobs = [job for seed in seeds for job in kernel_jobs(sample(seed), device)]
+    count, errors = warm.compile_all(jobs, architecture, processes=2)
+    assert not errors, errors[0]
+    assert len(compiler.cached()) == count > len(seeds)
+
+
+@pytest.mark.parametrize("device", [driver.H200, driver.A100], ids=lambda device: device.architecture)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("cell", [LSTM, GRU_AFTER, GRU_BEFORE], ids=lambda cell: cell.name)
+def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Device) -> None:
+    for N, H in SHAPES:
+        for directions in (1, 2):
+            for backward in (False, True):
+                plan = choose(cell, backward, N, H, directions, dtype, False, device, Wish())  # type: ignore[arg-type]
+                t = plan.tiling
+                assert t is not None, plan.explanation
+                assert t.shared_bytes <= device.shared_limit
+                assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= REGISTERS + 8
+                assert t.padded >= H
+                assert t.groups * t.passes * t.pass_rows >= N
+                assert all(t.streamed(phase) >= 0 for phase in t.phases)
+                if t.on_chip:
+                    assert t.blocks <= 16
+                    assert t.blocks == 1 or device.major >= 9
+                else:  # every block must be resident at once, or those that wait would wait for ever
+                    assert t.groups * t.blocks * directions <= device.sm_count
+                assert plan.family in plan.explanation
+
+
+def test_a_wish_is_granted_where_it_fits() -> None:
+    for family in ("block", "cluster", "grid", "steps"):
+        plan = choose(LSTM, False, 8, 128, 1, "bfloat16", False, driver.H200, Wish(family))
+        assert plan.family == family
+        assert plan.tiling is None or family_of(plan.tiling) == family
+    assert choose(LSTM, False, 8, 2048, 1, "bfloat16", False, driver.H200, Wish("block")).family == "steps"
+    with wish("steps"):
+        pass
+
+
+def test_exact_products_are_not_given_to_tensor_cores() -> None:
+    for dtype, exact in (("float64", False), ("float32", True)):
+        plan = choose(LSTM, False, 8, 128, 1, dtype, exact, driver.H200, Wish())
+        assert plan.family == "steps"
+        assert "exact" in plan.explanation
+
+
+def test_no_rows_need_no_plan() -> None:
+    assert choose(LSTM, True, 0, 64, 2, "bfloat16", False, driver.H200, Wish()).family == "steps"
+
+
+def test_arguments_are_the_fields_of_the_kernels() -> None:
+    text = (compiler.sources() / "cuda" / "problem.cuh").read_text()
+    body = re.search(r"struct Arguments \{(.*?)\n\};", text, re.DOTALL)
+    assert body is not None
+    code = re.sub(r"//[^\n]*", "", body[1])
+    names = [name for line in code.split(";") for name in re.findall(r"(\w+)\s*(?:,|$)", line.strip())]
+    assert tuple(names) == kernels.FIELDS
+    assert len(kernels.arguments({"T": 3})) == 8 * len(names)
+
+
+def test_kernels_hold_no_gate_maths() -> None:
+    for file in (compiler.sources() / "cuda").iterdir():
+        text = file.read_text()
+        assert not [cell.name for cell in CELLS if re.search(rf"\b{cell.name}\b", text)], file
+
+
+def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    macros = {"GATEWISE_ELEMENT": "Float"}
+    first = compiler.cubin("arrays.cu", macros, "sm_90")
+    monkeypatch.setattr(compiler, "compile_now", lambda *_: pytest.fail("compiled again"))
+    assert compiler.cubin("arrays.cu", macros, "sm_90") == first
+
+
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "CACHE_LIMIT", 3)
+    monkeypatch.setattr(compiler, "compile_now", lambda *_: b"code")
+    for number in range(6):
+        compiler.cubin("arrays.cu", {"A": str(number)}, "sm_90")
+    assert len(compiler.cached()) == 3
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_refused_kernel_says_why() -> None:
+    with pytest.raises(compiler.CompileError, match="GATEWISE_ELEMENT"):
+        compiler.cubin("arrays.cu", {}, "sm_90")
+
+
+@pytest.mark.skipif(NO_GPU is None, reason="there is a GPU")
+def test_calls_without_a_gpu_say_so() -> None:
+    source = np.zeros((2, 1, 4), np.float32)
+    with gatewise.use_engine("cuda"), pytest.raises(gatewise.UnsupportedError, match="cuda engine cannot run here"):
+        gatewise.lstm(source, np.zeros((4, 1), np.float32))
+
+
+def test_importing_gatewise_loads_no_cuda() -> None:
+    code = (
+        "import gatewise, sys; print([name for name in sys.modules if name.startswith(('cuda', 'gatewise.engines.cuda.run'))])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_threads_of_a_block() -> None:
+    assert THREADS == 256
+
+
+def test_precision_is_checked() -> None:
+    with pytest.raises(gatewise.ArgumentError, match="highest"), gatewise.use_precision("exact"):
+        pass
