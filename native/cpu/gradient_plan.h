@@ -93,7 +93,7 @@ struct GradientPlan {
     state_columns = (H + tile - 1) / tile * tile;
     input_columns = (call.I + tile - 1) / tile * tile;
     stride = spread<Real>(units.padded);
-    const int64_t rows_at_once = cell.dx_differs ? 384 : 512;  // enough for large products, few enough for the cache
+    const int64_t rows_at_once = cell.dx_differs ? 320 : 512;  // enough for large products, few enough for the cache
     chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
     team = std::min(threads, 256);
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from . import cpu
-
-_native: Any = cpu._native
+try:
+    from .. import _native
+except ImportError:  # a source tree that was not built; the engine says so
+    _native = None  # type: ignore[assignment]
 
 _LARGE_PRODUCT = 1 << 16  # multiplications; below it NumPy's own product uses one thread, and less time
 _LARGE = 1 << 10  # elements
