@@ -157,7 +157,7 @@ def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 _COMMAND = "from gatewise.cli import main; main()"
-_SIZE = ("--hidden", "16", "--batch", "4", "--chunk", "16", "--steps", "400", "--recurrent-dropout", "0.2")
+_SIZE = ("--hidden", "16", "--batch", "4", "--chunk", "16", "--steps", "2000", "--recurrent-dropout", "0.2")
 
 
 def begin(*arguments: str) -> subprocess.Popen[str]:
@@ -165,9 +165,10 @@ def begin(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _COMMAND, "train", *arguments], stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str], before: int | None = None) -> None:
+    """Until there is a checkpoint, another than the one with this number."""
     end = time.monotonic() + 60
-    while not path.exists():
+    while not path.exists() or path.stat().st_ino == before:
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -178,17 +179,18 @@ def test_killed_command_goes_on_to_the_same_numbers(text_file: Path, tmp_path: P
     path = out / checkpoint.NAME
     moments = random.Random(1)
     process = begin(str(text_file), "--out", str(out), *_SIZE)
+    before = None
     for _ in range(2):
-        wait_for(path, process)
-        time.sleep(moments.uniform(0.0, 0.5))
+        wait_for(path, process, before)
+        time.sleep(moments.uniform(0.0, 0.2))
         process.kill()
         process.communicate()
-        assert checkpoint.load(path).facts["step"] < 400
+        assert checkpoint.load(path).facts["step"] < 2000
+        before = path.stat().st_ino
         process = begin("--resume", "--out", str(out))
-        time.sleep(1.0)  # most of it is the start
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    config = Config(hidden=16, batch=4, chunk=16, steps=400, every=40, recurrent_dropout=0.2)
+    config = Config(hidden=16, batch=4, chunk=16, steps=2000, every=200, recurrent_dropout=0.2)
     unbroken = finish(Trainer.begin(config, [text_file]), tmp_path / "unbroken")
     found = checkpoint.load(path)
     np.testing.assert_array_equal(found.arrays["losses"], np.array(unbroken.losses))

@@ -2,10 +2,12 @@
 // released.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <initializer_list>
+#include <optional>
 
 #include "cells/cells.h"
 #include "cpu/engine.h"
@@ -155,6 +157,49 @@ void product(nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> a, nb::ndarray<nb
   gatewise::current_kernels().product(call);
 }
 
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatResult = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void need(bool fits) {
+  if (!fits) throw nb::value_error("native engine: sizes differ");
+}
+void need_below(const Numbers& numbers, size_t limit) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    need(numbers.data()[i] >= 0 && static_cast<size_t>(numbers.data()[i]) < limit);
+  }
+}
+
+// Flat arrays; `classes` and `width` are the size of the last axis.
+void cross_entropy(Floats source, Numbers labels, size_t classes, FloatResult losses, std::optional<FloatResult> soft_max) {
+  need(classes > 0 && source.size() == labels.size() * classes && losses.size() == labels.size());
+  need(!soft_max || soft_max->size() == source.size());
+  need_below(labels, classes);
+  gatewise::Classes call{static_cast<int64_t>(labels.size()), static_cast<int64_t>(classes), source.data(), labels.data(),
+                         losses.data(), soft_max ? soft_max->data() : nullptr};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().cross_entropy(call);
+}
+
+void adam(double beta1, double beta2, double epsilon, double step, Floats values, Floats momentum, Floats velocity,
+          Floats gradient, FloatResult new_values, FloatResult new_momentum, FloatResult new_velocity) {
+  const size_t count = values.size();
+  need(momentum.size() == count && velocity.size() == count && gradient.size() == count && new_values.size() == count &&
+       new_momentum.size() == count && new_velocity.size() == count);
+  gatewise::Adam call{static_cast<int64_t>(count), beta1, beta2, epsilon, step, values.data(), momentum.data(),
+                      velocity.data(), gradient.data(), new_values.data(), new_momentum.data(), new_velocity.data()};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().adam(call);
+}
+
+void add_rows(Floats rows, Numbers index, size_t width, FloatResult sums) {
+  need(width > 0 && rows.size() == index.size() * width && sums.size() % width == 0);
+  need_below(index, sums.size() / width);
+  gatewise::Rows call{static_cast<int64_t>(index.size()), static_cast<int64_t>(width), rows.data(), index.data(), sums.data()};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().add_rows(call);
+}
+
 void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> from,
            nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu> to) {
   if (from.size() != to.size()) throw nb::value_error("native engine: sizes differ");
@@ -167,6 +212,9 @@ NB_MODULE(_native, module) {
   module.def("forward", &forward);
   module.def("gradients", &gradients);
   module.def("product", &product);
+  module.def("cross_entropy", &cross_entropy, "source"_a, "labels"_a, "classes"_a, "losses"_a, "soft_max"_a.none());
+  module.def("adam", &adam);
+  module.def("add_rows", &add_rows);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
   module.def("set_threads", &gatewise::set_threads);

@@ -74,6 +74,27 @@ struct Product {
   void* c = nullptr;
 };
 
+// The rest of a graph's training step (ordinary.h); contiguous float32.
+struct Classes {
+  int64_t M = 0, C = 0;
+  const float* source = nullptr;    // [M, C]
+  const int64_t* labels = nullptr;  // [M], each below C
+  float* losses = nullptr;          // [M]
+  float* soft_max = nullptr;        // [M, C], or null
+};
+struct Adam {
+  int64_t count = 0;
+  double beta1 = 0, beta2 = 0, epsilon = 0, step = 0;  // step: the learning rate with both corrections
+  const float *values = nullptr, *momentum = nullptr, *velocity = nullptr, *gradient = nullptr;
+  float *new_values = nullptr, *new_momentum = nullptr, *new_velocity = nullptr;
+};
+struct Rows {
+  int64_t M = 0, width = 0;
+  const float* rows = nullptr;     // [M, width]
+  const int64_t* index = nullptr;  // [M], each below the rows of sums
+  float* sums = nullptr;           // [..., width]
+};
+
 // What the drivers ask of the caller while they run.
 struct Watch {
   std::atomic<bool> stop{false};

@@ -4,6 +4,7 @@
 #include "cpu/forward.h"
 #include "cpu/gradient_cells.h"
 #include "cpu/matrix.h"
+#include "cpu/ordinary.h"
 
 #define GATEWISE_TEXT_(name) #name
 #define GATEWISE_TEXT(name) GATEWISE_TEXT_(name)
@@ -92,7 +93,8 @@ void maths(int function, const float* from, float* to, int64_t count) {
 }
 
 const Kernels& kernels() {
-  static const Kernels table{GATEWISE_TEXT(GATEWISE_ISA), GATEWISE_VECTOR_BYTES, forward, gradients, product, maths};
+  static const Kernels table{GATEWISE_TEXT(GATEWISE_ISA), GATEWISE_VECTOR_BYTES, forward, gradients, product,
+                             cross_entropy, adam, add_rows, maths};
   return table;
 }
 

@@ -12,6 +12,9 @@ struct Kernels {
   void (*forward)(const Call&, Watch&);
   void (*gradients)(const Call&, Watch&);
   void (*product)(const Product&);  // M, N and K above 0
+  void (*cross_entropy)(const Classes&);
+  void (*adam)(const Adam&);
+  void (*add_rows)(const Rows&);
   // to[i] = function(from[i]) in float32, for the tests of the vector maths: 0 tanh, 1 sigmoid.
   void (*maths)(int function, const float* from, float* to, int64_t count);
 };

@@ -85,8 +85,9 @@ struct MatrixRun {
         for (int64_t g = 0; g < groups.count; ++g) {
           const int64_t first = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
           if (!in_place) pack_a(A, first, count, k0, depth);
-          const auto product = in_place ? tile_stored<Real, Native<Real>::dtype, false>(wide, static_cast<int>(count))
-                                        : tile_stored<Real, Native<Real>::dtype, true>(wide, static_cast<int>(count));
+          constexpr DType stored = Native<Real>::dtype;
+          const auto product = in_place ? tile_stored<Real, stored, false>(wide, static_cast<int>(count))
+                                        : tile_stored<Real, stored, true>(wide, static_cast<int>(count));
           const Real* left = in_place ? a + first * call.a_row + k0 : A;
           const int64_t lda = in_place ? call.a_row : most_rows;
           for (int64_t n = n0; n < n1; n += tile) {

@@ -83,25 +83,6 @@ def _plain(array: Any) -> Any:
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 
-_LARGE_PRODUCT = 1 << 16  # multiplications; below it NumPy's own product uses one thread, and less time
-
-
-def product(a: Any, b: Any) -> Any:
-    """The product of two NumPy matrices, on our threads where it is large: a second team of them would spin beside ours."""
-    if _native is None or a.shape[0] * a.shape[1] * b.shape[1] < _LARGE_PRODUCT or a.dtype.name not in ("float32", "float64"):
-        return np.matmul(a, b)
-    result = np.empty((a.shape[0], b.shape[1]), a.dtype)
-    _native.product(_strided(a), _strided(b), result)
-    return result
-
-
-def _strided(matrix: Any) -> Any:
-    """The matrix itself if its elements lie whole and aligned, else a copy."""
-    size = matrix.itemsize
-    plain = matrix.flags.aligned and matrix.strides[0] % size == 0 and matrix.strides[1] % size == 0
-    return matrix if plain else np.ascontiguousarray(matrix)
-
-
 def _mask(problem: Problem) -> tuple[Any, tuple[int, int, int]]:
     """The mask in its own (not the broadcast) size, and its strides in elements over [T, N, D*H]."""
     if problem.mask is None:

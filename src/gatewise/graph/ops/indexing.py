@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engines import ordinary
 from ...errors import ArgumentError, DTypeError, ShapeError
 from ..builder import Builder
 from ..place import Place
@@ -111,6 +112,9 @@ def add_up(place: Place, updates: Any, indices: Any, rows: int) -> Any:
         return place.zeros((rows, updates.shape[1]), updates).index_add_(0, indices, updates)
     wide = place.widen(updates)
     if place.is_numpy:
+        found = ordinary.add_rows(wide, indices, rows)
+        if found is not None:
+            return place.like(found, updates)
         order = np.argsort(indices, kind="stable")
         ordered = indices[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))

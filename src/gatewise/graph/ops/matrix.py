@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...engines import cpu
+from ...engines import ordinary
 from ...errors import ShapeError
 from ..builder import Builder
 from ..place import Place
@@ -38,11 +38,11 @@ def _product(place: Place, attributes: Attributes, a: Any, b: Any) -> Any:
     xp = place.xp
     if place.is_numpy and a.dtype.itemsize == 2:
         return _product(place, attributes, place.widen(a), place.widen(b)).astype(a.dtype)
-    matmul = cpu.product if place.is_numpy and len(b.shape) == 2 else xp.matmul
     if len(b.shape) == 2 and len(a.shape) > 2 and a.shape[-1]:
-        flat = matmul(xp.reshape(a, (-1, a.shape[-1])), b)
+        flat = _product(place, attributes, xp.reshape(a, (-1, a.shape[-1])), b)
         return xp.reshape(flat, (*a.shape[:-1], b.shape[-1]))
-    return matmul(a, b) if len(a.shape) == 2 else xp.matmul(a, b)
+    found = ordinary.product(a, b) if place.is_numpy and len(a.shape) == len(b.shape) == 2 else None
+    return xp.matmul(a, b) if found is None else found
 
 
 def _summed_product(place: Place, attributes: Attributes, a: Any, gradient: Any) -> Any:

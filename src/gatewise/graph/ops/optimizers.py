@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engines import ordinary
 from ...errors import ShapeError
 from ..builder import Builder
 from ..place import Place
@@ -13,7 +14,6 @@ from ..rules import Attributes, Results, rule
 from ..shapes import compatible, merged, need_equal, need_floating
 from ..tensor import Shape, Tensor, TensorLike, shape_text
 
-_PIECE = 1 << 15  # values updated at once
 _EXACT = np.dtype(np.float64)  # of rates given as Python numbers
 
 
@@ -95,44 +95,18 @@ def _descent(place: Place, attributes: Attributes, rate: Any, values: Any, gradi
     return place.like(wide - place.widen(gradient) * _number(place, rate, wide), values)
 
 
-def _adam_in_numpy(
-    rate: float, beta1: float, beta2: float, epsilon: float, power1: float, power2: float, values: Any, m: Any, v: Any, g: Any
-) -> tuple[Any, ...]:
-    """The same with as few temporaries as there are results, piece by piece so that they stay in the nearest cache."""
-    results = tuple(np.empty(values.shape, values.dtype) for _ in range(3))
-    new = [result.reshape(-1) for result in results]
-    old = [np.ascontiguousarray(array).reshape(-1) for array in (values, m, v, g)]
-    step = rate * (1.0 - power2) ** 0.5 / (1.0 - power1)
-    for start in range(0, values.size, _PIECE):
-        values, m, v, g = (array[start : start + _PIECE] for array in old)
-        new_values, momentum, velocity = (array[start : start + _PIECE] for array in new)
-        np.subtract(g, m, out=momentum)
-        momentum *= 1.0 - beta1
-        momentum += m
-        np.multiply(g, g, out=velocity)
-        velocity *= 1.0 - beta2
-        np.multiply(v, beta2, out=new_values)
-        velocity += new_values
-        np.sqrt(velocity, out=new_values)
-        new_values += epsilon
-        np.divide(momentum, new_values, out=new_values)
-        new_values *= step
-        np.subtract(values, new_values, out=new_values)
-    return results
-
-
 def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]:
     values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = (_number(place, scalar, values) for scalar in inputs[:6])
-    results: tuple[Any, ...]
+    step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
     if place.is_numpy and not maximum:
-        results = _adam_in_numpy(rate, beta1, beta2, epsilon, beta1_power, beta2_power, values, momentum, velocity, gradient)
-        return tuple([place.like(result, inputs[6]) for result in results])
+        found = ordinary.adam(beta1, beta2, epsilon, step, [values, momentum, velocity, gradient])
+        if found is not None:
+            return tuple([place.like(result, inputs[6]) for result in found])
     xp = place.xp
     momentum = momentum + (gradient - momentum) * (1.0 - beta1)
     velocity = velocity * beta2 + gradient * gradient * (1.0 - beta2)
     used = xp.maximum(maximum[0], velocity) if maximum else velocity
-    step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
     values = values - momentum / (xp.sqrt(used) + epsilon) * step
     results = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
     return tuple([place.like(result, inputs[6]) for result in results])

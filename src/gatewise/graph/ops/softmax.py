@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engines import ordinary
 from ...errors import ArgumentError, DTypeError, ShapeError
 from ..builder import Builder
 from ..place import Place, dtype_of
@@ -153,14 +154,13 @@ def _loss_gradient_shape(attributes: Attributes, gradient: Any, source: Any, lab
     return [(source.shape, source.dtype)]
 
 
-def _places(place: Place, labels: Any, axis: int, shape: tuple[int, ...]) -> Any:
-    """Where each row's class is in the flattened source, if labels are whole numbers that all name one; else None."""
-    classes = shape[-1]
+def _classes(place: Place, labels: Any, axis: int, shape: tuple[int, ...]) -> Any:
+    """Whole-number labels of the last axis in NumPy, flat, if all of them name a class; else None."""
     if not place.is_numpy or labels.dtype.name not in INTEGER or axis != len(shape) - 1 or not labels.size:
         return None
-    if labels.min() < 0 or labels.max() >= classes:
+    if labels.min() < 0 or labels.max() >= shape[-1]:
         return None
-    return labels.reshape(-1).astype(np.int64, copy=False) + np.arange(labels.size) * classes
+    return np.ascontiguousarray(labels.reshape(-1), np.int64)
 
 
 def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
@@ -172,9 +172,9 @@ def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
 
 def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tuple[Any, Any]:
     xp, axis = place.xp, attributes["axis"]
-    places = _places(place, labels, axis, source.shape)
-    if places is not None:
-        return _loss_of_classes(place, attributes, source, labels.shape, places)
+    classes = _classes(place, labels, axis, source.shape)
+    if classes is not None:
+        return _loss_of_classes(place, attributes, source, labels.shape, classes)
     labels = _dense(place, labels, axis, source)
     wide, wide_labels = place.widen(source), place.widen(labels)
     if math.prod(source.shape) == 0:
@@ -193,18 +193,23 @@ def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tup
     return place.like(rows, source), place.like(y, source) if attributes["keep"] else None
 
 
-def _loss_of_classes(place: Place, attributes: Attributes, source: Any, rows: Any, places: Any) -> tuple[Any, Any]:
+def _loss_of_classes(place: Place, attributes: Attributes, source: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
     """`_loss` of whole-number labels, in NumPy, with few passes over the classes."""
     wide = place.widen(source)
-    y = wide - wide.max(axis=-1, keepdims=True)
-    chosen = y.reshape(-1)[places]
-    np.exp(y, out=y)
-    total = y.sum(axis=-1, keepdims=True)
-    losses = np.log(total).reshape(rows) - chosen.reshape(rows)
-    if attributes["reduction"] != "none":
-        losses = losses.sum() if attributes["reduction"] == "sum" else losses.mean()
-    if attributes["keep"]:
+    found = ordinary.cross_entropy(wide, classes, attributes["keep"])
+    if found is not None:
+        losses, y = found
+    else:
+        y = wide - wide.max(axis=-1, keepdims=True)
+        chosen = y.reshape(classes.size, -1)[np.arange(classes.size), classes]
+        np.exp(y, out=y)
+        total = y.sum(axis=-1, keepdims=True)
+        losses = np.log(total).reshape(-1) - chosen
         y /= total
+    if attributes["reduction"] == "none":
+        losses = losses.reshape(rows)
+    else:
+        losses = losses.sum() if attributes["reduction"] == "sum" else losses.mean()
     return place.like(losses, source), place.like(y, source) if attributes["keep"] else None
 
 
@@ -222,11 +227,11 @@ def _loss_gradient(place: Place, attributes: Attributes, gradient: Any, seen: An
     axis, y = attributes["axis"], place.widen(seen)
     if not attributes["from_result"]:
         y = soft_max(place, y, axis)
-    places = _places(place, labels, axis, seen.shape)
-    if places is not None:
+    classes = _classes(place, labels, axis, seen.shape)
+    if classes is not None:
         spread = np.asarray(_spread(place, attributes, place.widen(gradient), seen))
         result = y * spread
-        result.reshape(-1)[places] -= spread.reshape(-1)
+        result.reshape(classes.size, -1)[np.arange(classes.size), classes] -= spread.reshape(-1)
         return place.like(result, seen)
     wide_labels = place.widen(_dense(place, labels, axis, seen))
     total = place.xp.sum(wide_labels, axis=axis, keepdims=True)

@@ -1,0 +1,143 @@
+"""What the native engine does for graphs besides recurrent layers: held to NumPy, the same bits for any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import gatewise
+from gatewise.engines import cpu, ordinary
+
+
+def arrangements(matrix: np.ndarray) -> list[np.ndarray]:
+    """The same numbers in memory orders that a product may meet."""
+    spread = np.zeros((2 * matrix.shape[0], 3 * matrix.shape[1]), matrix.dtype)
+    spread[::2, ::3] = matrix
+    misaligned = np.frombuffer(b"\0" + matrix.tobytes(), np.uint8)[1:].view(matrix.dtype).reshape(matrix.shape)
+    return [matrix, np.asfortranarray(matrix), spread[::2, ::3], matrix[::-1].copy()[::-1], misaligned]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("M", "K", "N"), [(1, 1, 1), (7, 300, 33), (64, 257, 99), (130, 40, 513), (3, 520, 17)])
+def test_product_is_numpys_in_every_arrangement_and_number_of_threads(dtype: type, M: int, K: int, N: int) -> None:
+    random = np.random.default_rng(M * K * N)
+    a, b = random.standard_normal((M, K)).astype(dtype), random.standard_normal((K, N)).astype(dtype)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    tolerance = 8 * K**0.5 * np.finfo(dtype).eps
+    before = gatewise.get_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            gatewise.set_threads(threads)
+            for left in arrangements(a):
+                for right in arrangements(b):
+                    result = np.full((M, N), np.nan, dtype)
+                    cpu._native.product(ordinary.strided(left), ordinary.strided(right), result)
+                    found.append(result)
+    finally:
+        gatewise.set_threads(before)
+    assert np.abs(found[0] - expected).max() <= tolerance * np.abs(expected).max()
+    for result in found:
+        np.testing.assert_array_equal(result, found[0])
+
+
+def test_nan_stays_in_its_row() -> None:
+    random = np.random.default_rng(0)
+    a, b = random.standard_normal((40, 90)).astype(np.float32), random.standard_normal((90, 50)).astype(np.float32)
+    clean = ordinary.product(a, b)
+    a[5, 3] = np.nan
+    broken = ordinary.product(a, b)
+    assert np.isnan(broken[5]).all()
+    np.testing.assert_array_equal(np.delete(broken, 5, 0), np.delete(clean, 5, 0))
+
+
+def test_misfits_are_refused() -> None:
+    a, b = np.zeros((4, 5), np.float32), np.zeros((6, 7), np.float32)
+    for left, right, result in (
+        (a, b, np.zeros((4, 7), np.float32)),
+        (a, b[:5], np.zeros((4, 6), np.float32)),
+        (a, b[:5].astype(np.float64), np.zeros((4, 7), np.float32)),
+        (a[:, :0], b[:0], np.zeros((4, 7), np.float32)),
+        (a.astype(np.float16), b[:5].astype(np.float16), np.zeros((4, 7), np.float16)),
+    ):
+        with pytest.raises(ValueError, match="malformed product"):
+            cpu._native.product(left, right, result)
+
+
+def on_threads(compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """The results with three threads, after a check that one and two give the same bits."""
+    before = gatewise.get_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            gatewise.set_threads(threads)
+            found.append(compute())
+    finally:
+        gatewise.set_threads(before)
+    for results in found:
+        for result, other in zip(results, found[-1], strict=True):
+            np.testing.assert_array_equal(result, other)
+    return found[-1]
+
+
+@pytest.mark.parametrize(("M", "C"), [(1, 1031), (400, 3), (300, 98), (257, 64)])
+def test_cross_entropy(M: int, C: int) -> None:
+    random = np.random.default_rng(C)
+    source = (8 * random.standard_normal((M, C)) - 1000).astype(np.float32)
+    labels = random.integers(0, C, M)
+    source[0, 1 - labels[0] % 2] = -np.inf  # an impossible class, not the row's own
+    losses, soft_max = on_threads(lambda: ordinary.cross_entropy(source, labels, True))  # type: ignore[arg-type,return-value]
+    wide = source.astype(np.float64)
+    exponentials = np.exp(wide - wide.max(axis=1, keepdims=True))
+    expected = exponentials / exponentials.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(soft_max, expected, rtol=2e-5, atol=1e-37)
+    assert soft_max[0, 1 - labels[0] % 2] == 0
+    np.testing.assert_allclose(losses, -np.log(expected[np.arange(M), labels]), rtol=2e-5, atol=2e-6)
+
+
+def test_cross_entropy_of_nan_and_inf() -> None:
+    source = np.zeros((400, 5), np.float32)
+    source[1, 2], source[2, 3] = np.nan, np.inf
+    losses, soft_max = ordinary.cross_entropy(source, np.zeros(400, np.int64), True)  # type: ignore[misc]
+    assert np.isnan(losses[1:3]).all()
+    assert np.isnan(soft_max[1]).all()
+    np.testing.assert_allclose(np.delete(losses, (1, 2)), np.log(5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1024,), (37, 41), (130, 517)])
+def test_adam(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(shape).astype(np.float32) for _ in range(4)]
+    arrays[2] **= 2
+    found = on_threads(lambda: ordinary.adam(0.9, 0.99, 1e-8, 1e-3, arrays))  # type: ignore[arg-type,return-value]
+    values, momentum, velocity, gradient = (array.astype(np.float64) for array in arrays)
+    momentum = 0.9 * momentum + 0.1 * gradient
+    velocity = 0.99 * velocity + 0.01 * gradient**2
+    for result, expected in zip(
+        found, (values - 1e-3 * momentum / (np.sqrt(velocity) + 1e-8), momentum, velocity), strict=True
+    ):
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [3, 16, 70])
+def test_add_rows(width: int) -> None:
+    random = np.random.default_rng(width)
+    rows, index = random.standard_normal((700, width)).astype(np.float32), random.integers(0, 40, 700)
+    expected = np.zeros((41, width))
+    np.add.at(expected, index, rows.astype(np.float64))
+    (found,) = on_threads(lambda: (ordinary.add_rows(rows, index, 41),))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    source, losses = np.zeros(20, np.float32), np.zeros(4, np.float32)
+    for labels in ([0, 1, 5, 2], [0, -1, 2, 2], [0, 1, 2]):
+        with pytest.raises(ValueError, match="sizes differ"):
+            cpu._native.cross_entropy(source, np.array(labels), 5, losses, None)
+    for index in ([0, 1, 2, 4], [0, -1, 2, 3], [0, 1]):
+        with pytest.raises(ValueError, match="sizes differ"):
+            cpu._native.add_rows(source, np.array(index), 5, np.zeros(20, np.float32))
+    with pytest.raises(ValueError, match="sizes differ"):
+        cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, *[source] * 4, *[np.zeros(19, np.float32)] * 3)
