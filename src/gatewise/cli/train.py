@@ -47,7 +47,7 @@ def train(
     ] = None,
     dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Between layers.")] = 0.0,
     recurrent_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Inside the layers, by a mask.")] = 0.0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training, in all.")] = 10_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training, in all.")] = 15_000,
     batch: Annotated[int, typer.Option(min=1, help="Rows read at once.")] = 8,
     chunk: Annotated[int, typer.Option(min=1, help="Characters per step and row.")] = 128,
     rate: Annotated[float, typer.Option(min=0, help="The highest learning rate.")] = 4e-3,

@@ -30,10 +30,10 @@ class Config:
     recurrent_dropout: float = 0.0  # one mask per chunk on the state inside the recurrent product
     batch: int = 8
     chunk: int = 128  # characters per step and row; gradients reach this far back
-    steps: int = 10_000
+    steps: int = 15_000
     rate: float = 4e-3  # the highest learning rate; it rises to it and falls again
     clip: float = 1.0  # the largest length of a gradient
-    every: int = 1000  # steps between measurements on held-out text
+    every: int = 1500  # steps between measurements on held-out text
     seed: int = 0
 
     def __post_init__(self) -> None:
