@@ -38,10 +38,18 @@ bool default_activations(const Call& call) {
 GATEWISE_PICK(make_forward_cell)
 GATEWISE_PICK(make_gradient_cell)
 
+// Threads that a call can keep busy for about as long as it takes to wake one: it has to read its weights once, and it
+// has its products to make.
+inline int useful_threads(const Call& call, int gates) {
+  const double weights = static_cast<double>(gates * call.D * call.H) * static_cast<double>(call.I + call.H);
+  const double microseconds = std::max(weights * size_of(call.dtype) / 20e3, weights * call.T * call.N / 25e3);
+  return static_cast<int>(std::min(static_cast<double>(threads()), 1.0 + microseconds / 25.0));
+}
+
 template <template <class> class Run, class Real, class Cell>
 void run(const Call& call, Watch& watch, const Cell& cell) {
   Arena& arena = thread_arena();
-  Claim claim(threads());
+  Claim claim(useful_threads(call, cell.gates));
   auto run = std::make_unique<Run<Real>>(call, cell, watch, arena);
   run->plan(claim.size());
   claim.run([&](int id) {
