@@ -42,8 +42,8 @@ GATEWISE_PICK(make_gradient_cell)
 // has its products to make.
 inline int useful_threads(const Call& call, int gates) {
   const double weights = static_cast<double>(gates * call.D * call.H) * static_cast<double>(call.I + call.H);
-  const double microseconds = std::max(weights * size_of(call.dtype) / 20e3, weights * call.T * call.N / 25e3);
-  return static_cast<int>(std::min(static_cast<double>(threads()), 1.0 + microseconds / 25.0));
+  const double microseconds = std::max(weights * size_of(call.dtype) / 40e3, weights * call.T * call.N / 50e3);
+  return static_cast<int>(std::min(static_cast<double>(threads()), 1.0 + microseconds / 60.0));
 }
 
 template <template <class> class Run, class Real, class Cell>

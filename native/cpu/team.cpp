@@ -12,8 +12,10 @@
 
 namespace gatewise {
 
-// How long a worker or a waiting caller spins before it sleeps: about 100 microseconds.
-static constexpr int spins_before_sleep = 4000;
+// A thread that waits spins for a few microseconds, then lets others run between looks: the one it waits for may have
+// been put on the same core. An idle worker goes to sleep after some tens of microseconds of that.
+static constexpr int spins_before_yield = 300;
+static constexpr int looks_before_sleep = spins_before_yield + 100;
 static constexpr int most_threads = 256;
 
 struct Worker {
@@ -25,6 +27,14 @@ struct Worker {
 };
 
 namespace {
+
+void wait_a_little(int look) {
+  if (look < spins_before_yield) {
+    relax();
+  } else {
+    sched_yield();
+  }
+}
 
 struct Pool {
   std::mutex mutex;
@@ -53,10 +63,10 @@ std::atomic<int> wanted_threads{0};
 void work(Worker* self) {
   for (;;) {
     const std::function<void(int)>* task = nullptr;
-    for (int spin = 0; spin < spins_before_sleep; ++spin) {
+    for (int look = 0; look < looks_before_sleep; ++look) {
       task = self->task.load(std::memory_order_acquire);
       if (task != nullptr) break;
-      relax();
+      wait_a_little(look);
     }
     if (task == nullptr) {
       std::unique_lock<std::mutex> lock(self->mutex);
@@ -89,13 +99,9 @@ bool Barrier::wait(const std::atomic<bool>& stop) {
     round_.store(round + 1, std::memory_order_release);
     return true;
   }
-  for (int spin = 0; round_.load(std::memory_order_acquire) == round; ++spin) {
+  for (int look = 0; round_.load(std::memory_order_acquire) == round; ++look) {
     if (stop.load(std::memory_order_relaxed)) return false;
-    if (spin < spins_before_sleep) {
-      relax();
-    } else {
-      sched_yield();
-    }
+    wait_a_little(look);
   }
   return true;
 }
@@ -143,13 +149,7 @@ void Claim::run(const std::function<void(int)>& body) {
   }
   body(0);
   for (int i = 0; i < size_ - 1; ++i) {
-    for (int spin = 0; workers_[i]->task.load(std::memory_order_acquire) != nullptr; ++spin) {
-      if (spin < spins_before_sleep) {
-        relax();
-      } else {
-        sched_yield();
-      }
-    }
+    for (int look = 0; workers_[i]->task.load(std::memory_order_acquire) != nullptr; ++look) wait_a_little(look);
   }
 }
 
