@@ -23,6 +23,7 @@ struct Worker {
   std::condition_variable changed;
   std::atomic<const std::function<void(int)>*> task{nullptr};
   int number = 0;
+  int caller_cpu = -1;   // where the caller was when it handed out the task
   bool claimed = false;  // guarded by the pool's mutex
 };
 
@@ -60,6 +61,31 @@ int default_threads() {
 
 std::atomic<int> wanted_threads{0};
 
+// A woken worker is often put on its caller's CPU, where it would wait for the very thread that waits for it. So each
+// goes to a CPU of its own, counted from the caller's; after that the system may move it as it likes.
+void spread_out(const Worker& self) {
+  static const std::vector<int> cpus = [] {
+    std::vector<int> list;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return list;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) list.push_back(cpu);
+    }
+    return list;
+  }();
+  const auto caller = std::find(cpus.begin(), cpus.end(), self.caller_cpu);
+  if (caller == cpus.end() || self.number >= static_cast<int>(cpus.size())) return;
+  const int own = cpus[(static_cast<size_t>(caller - cpus.begin()) + static_cast<size_t>(self.number)) % cpus.size()];
+  if (sched_getcpu() == own) return;
+  cpu_set_t one, all;
+  CPU_ZERO(&one);
+  CPU_ZERO(&all);
+  CPU_SET(own, &one);
+  for (const int cpu : cpus) CPU_SET(cpu, &all);
+  if (pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0) pthread_setaffinity_np(pthread_self(), sizeof all, &all);
+}
+
 void work(Worker* self) {
   for (;;) {
     const std::function<void(int)>* task = nullptr;
@@ -73,6 +99,7 @@ void work(Worker* self) {
       self->changed.wait(lock, [&] { return self->task.load(std::memory_order_acquire) != nullptr; });
       task = self->task.load(std::memory_order_acquire);
     }
+    spread_out(*self);
     (*task)(self->number);
     self->task.store(nullptr, std::memory_order_release);
   }
@@ -138,9 +165,11 @@ Claim::~Claim() {
 }
 
 void Claim::run(const std::function<void(int)>& body) {
+  const int here = size_ > 1 ? sched_getcpu() : -1;
   for (int i = 0; i < size_ - 1; ++i) {
     Worker* worker = workers_[i];
     worker->number = i + 1;
+    worker->caller_cpu = here;
     {
       std::lock_guard<std::mutex> lock(worker->mutex);
       worker->task.store(&body, std::memory_order_release);
