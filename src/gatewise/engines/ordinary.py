@@ -32,7 +32,7 @@ def strided(matrix: Any) -> Any:
     """The matrix itself if its elements lie whole and aligned, else a copy."""
     size = matrix.itemsize
     plain = matrix.flags.aligned and matrix.strides[0] % size == 0 and matrix.strides[1] % size == 0
-    return matrix if plain else np.ascontiguousarray(matrix)
+    return matrix if plain else matrix.copy()
 
 
 def cross_entropy(source: Any, labels: Any, keep: bool) -> tuple[Any, Any] | None:
