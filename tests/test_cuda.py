@@ -110,7 +110,7 @@ def test_kernels_hold_no_gate_maths() -> None:
 
 
 def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    macros = {"GATEWISE_ELEMENT": "Float"}
+    macros = kernels.array_macros("float32")
     first = compiler.cubin("arrays.cu", macros, "sm_90")
     monkeypatch.setattr(compiler, "compile_now", lambda *_: pytest.fail("compiled again"))
     assert compiler.cubin("arrays.cu", macros, "sm_90") == first

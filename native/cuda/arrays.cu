@@ -3,6 +3,7 @@
 
 using namespace gatewise;
 using E = GATEWISE_ELEMENT;
+using Result = GATEWISE_RESULT_ELEMENT;
 using V = typename E::Value;
 
 // to[i, j, k] = from[i, j, k] by strides, in [size_i, size_j, size_k]; zero where i >= lengths[j] if lengths are given.
@@ -18,10 +19,10 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// c[i, j] = sum over k of a[i, k] b[k, j] (+ c[i, j] if add), by strides; sums in V, k in order.
+// c[i, j] = sum over k of a[i, k] b[k, j], by strides; sums in V, k in order.
 extern "C" __global__ void __launch_bounds__(256)
-    multiply(const Storage<E>* a, const Storage<E>* b, Storage<E>* c, i64 rows, i64 columns, i64 length, i64 a_i, i64 a_k,
-             i64 b_k, i64 b_j, i64 c_i, i64 add) {
+    multiply(const Storage<E>* a, const Storage<E>* b, Storage<Result>* c, i64 rows, i64 columns, i64 length, i64 a_i, i64 a_k,
+             i64 b_k, i64 b_j, i64 c_i) {
   __shared__ V left[64][17], right[16][65];
   const i64 i0 = i64(blockIdx.y) * 64, j0 = i64(blockIdx.x) * 64;
   const int ti = threadIdx.x / 16, tj = threadIdx.x % 16;
@@ -45,9 +46,6 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int q = 0; q < 16; ++q) {
     const i64 i = i0 + ti + 16 * (q / 4), j = j0 + tj + 16 * (q % 4);
-    if (i >= rows || j >= columns) continue;
-    V value = sums[q / 4][q % 4];
-    if (add) value += E::load(c[i * c_i + j]);
-    c[i * c_i + j] = E::store(value);
+    if (i < rows && j < columns) c[i * c_i + j] = Result::store(sums[q / 4][q % 4]);
   }
 }

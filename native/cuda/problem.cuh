@@ -52,11 +52,13 @@ struct Arguments {
   Storage<E>* state;    // [T, N, D, H]: result of the forward kernels, argument of the gradient kernels; the next two too
   Storage<E>* cell;     // [T, N, D, H]
   Storage<E>* z_state;  // [T, N, D, G, H]
-  // [T, N, D, HP]: the operand of each phase's product, at the step that takes it. Forward kernels exchange the state
-  // through it; for the gradients `operands` fills it, zero where a row does not take part.
+  // [T, N, D, HP]: the operand of each phase's product, at the step that takes it. The persistent forward kernels exchange
+  // the state through it, and the per-step ones have only that of one step, [N, D, H]; for the gradients `operands` fills
+  // it, zero where a row does not take part.
   Storage<E>* operand0;
   Storage<E>* operand1;
-  V* carry;    // per-step kernels: planes of [N, D, H] that live from launch to launch
+  V* carry;       // per-step kernels: planes of [N, D, H] that live from launch to launch
+  const V* sums;  // per-step kernels: the recurrent product, [N, D, G, H] forward and [N, D, H] for gradients
   const Storage<E>* source_gradient;         // [T, N, D, H]
   const Storage<E>* state_gradient;          // [N, D, H]
   const Storage<E>* cell_gradient;           // [N, D, H]

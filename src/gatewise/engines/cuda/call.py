@@ -64,6 +64,7 @@ class Call:
         driver.activate(self.index)
         self.stream = self.kind.stream()
         self.dtype = _name(p.dtype)
+        self.sum_dtype = "float64" if self.dtype == "float64" else "float32"
         self.exact = is_highest()
         self.rows = p.T * p.N
         self.options = kernels.options(p, backward)

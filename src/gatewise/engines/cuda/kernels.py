@@ -18,7 +18,7 @@ FIELDS = (
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
-    "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry",
+    "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
 )  # fmt: skip
@@ -88,8 +88,13 @@ def module(index: int, file: str, given: dict[str, str]) -> driver.Module:
     return found
 
 
-def array_kernels(index: int, dtype: str) -> driver.Module:
-    return module(index, "arrays.cu", {"GATEWISE_ELEMENT": ELEMENTS[dtype]})
+def array_macros(dtype: str, result_dtype: str | None = None) -> dict[str, str]:
+    return {"GATEWISE_ELEMENT": ELEMENTS[dtype], "GATEWISE_RESULT_ELEMENT": ELEMENTS[result_dtype or dtype]}
+
+
+def array_kernels(index: int, dtype: str, result_dtype: str | None = None) -> driver.Module:
+    """Copies, and products whose result may be of another type."""
+    return module(index, "arrays.cu", array_macros(dtype, result_dtype))
 
 
 def persistent_launches(loaded: driver.Module, tiling: Tiling, directions: int) -> tuple[driver.Launch, driver.Launch]:

@@ -88,7 +88,7 @@ class Multiplier:
 
     @property
     def is_library(self) -> bool:
-        """Whether there is cuBLAS, which can keep a 16-bit product in float32 and needs a workspace."""
+        """Whether there is cuBLAS, which needs a workspace."""
         return _cublas() is not None
 
     def _use(self, cublas: ctypes.CDLL, stream: int, workspace: int) -> None:
@@ -128,13 +128,13 @@ class Multiplier:
         b_k, b_j = (1, p.b_pitch) if p.b_transposed else (p.b_pitch, 1)
         if p.m > 65535 * 64:  # the grid's limit: in parts
             half = (p.m // 2 + 63) // 64 * 64
-            size = dtype_of(p.dtype).itemsize
+            a_rest, c_rest = half * a_i * dtype_of(p.dtype).itemsize, half * p.c_pitch * dtype_of(p.result_dtype).itemsize
             self._plain(stream, replace(p, m=half), a, b, c)
-            self._plain(stream, replace(p, m=p.m - half), a + half * a_i * size, b, c + half * p.c_pitch * size)
+            self._plain(stream, replace(p, m=p.m - half), a + a_rest, b, c + c_rest)
             return
         grid = ((p.n + 63) // 64, (p.m + 63) // 64, 1)
-        values = (a, b, c, p.m, p.n, p.k, a_i, a_k, b_k, b_j, p.c_pitch, 0)
-        launch = driver.Launch(array_kernels(self._index, p.dtype)["multiply"], grid, 256)
+        values = (a, b, c, p.m, p.n, p.k, a_i, a_k, b_k, b_j, p.c_pitch)
+        launch = driver.Launch(array_kernels(self._index, p.dtype, p.result_dtype)["multiply"], grid, 256)
         launch(stream, *[driver.pack((value,)) for value in values])
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...problem import Problem
-from . import driver, kernels
 from .call import Call
 from .products import Matrix
+from .steps import Steps
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
@@ -36,7 +36,7 @@ def _project(call: Call, values: dict[str, int]) -> str:
     if p.input_weight is None:
         values["x"] = call.plain(p.source)
         return call.dtype
-    dtype = "float32" if call.dtype in ("float16", "bfloat16") and call.multiply.is_library else call.dtype
+    dtype = call.sum_dtype
     x = values["x"] = call.scratch(call.rows * width, dtype)
     if p.I == 0:
         call.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize))
@@ -53,23 +53,22 @@ def _project(call: Call, values: dict[str, int]) -> str:
 
 def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     p, tiling = call.problem, call.plan.tiling
-    if tiling is None or not tiling.on_chip:  # on the chip the operands never reach device memory
-        count = call.rows * p.D * call.HP
-        for phase in range(len(p.cell.phases)):
-            values[f"operand{phase}"] = call.scratch(count)
-            if tiling is not None:
-                call.mark_empty(values[f"operand{phase}"], count)
     if tiling is not None:
+        if not tiling.on_chip:  # on the chip the operands never reach device memory
+            count = call.rows * p.D * call.HP
+            for phase in range(len(p.cell.phases)):
+                values[f"operand{phase}"] = call.scratch(count)
+                call.mark_empty(values[f"operand{phase}"], count)
         call.run_persistent("persistent_forward.cu", values, input_dtype)
         return
-    planes = 2 + p.G
-    carry_dtype = "float64" if call.dtype == "float64" else "float32"
-    values["carry"] = call.scratch(planes * p.N * p.D * p.H, carry_dtype)
-    loaded = kernels.module(call.index, "steps.cu", call.macros(input_dtype))
-    row = kernels.arguments(values)
-    grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
-    call.launch(driver.Launch(loaded["forward_start"], grid, 256), row)
-    phases = [driver.Launch(loaded[f"forward_step{phase}"], grid, 256) for phase in range(len(p.cell.phases))]
+    width = p.N * p.D * p.H
+    for phase in range(len(p.cell.phases)):
+        values[f"operand{phase}"] = call.scratch(width)
+    values["carry"] = call.scratch((2 + p.G) * width, call.sum_dtype)
+    values["sums"] = call.scratch(p.G * width, call.sum_dtype)
+    steps = Steps(call, values, input_dtype)
+    steps.launch("forward_start")
     for step in range(p.T):
-        for launch in phases:
-            call.launch(launch, row, (step,))
+        for phase in range(len(p.cell.phases)):
+            steps.forward_product(phase)
+            steps.launch(f"forward_step{phase}", step)

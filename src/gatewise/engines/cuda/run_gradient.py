@@ -9,6 +9,7 @@ from ...problem import Problem
 from . import driver, kernels
 from .call import Call
 from .products import Matrix
+from .steps import Steps
 
 _ARGUMENTS = (
     "source", "recurrent_weight", "input_weight", "bias", "peephole", "init_state", "init_cell", "secondary_bias",
@@ -92,18 +93,21 @@ class _Gradient:
                 call.mark_empty(du, count)
             call.run_persistent("persistent_gradient.cu", self.values)
             return
-        carry_dtype = "float64" if call.dtype == "float64" else "float32"
-        self.values["carry"] = call.scratch(2 * p.N * p.D * p.H, carry_dtype)
-        loaded = kernels.module(call.index, "steps.cu", call.macros())
-        row = kernels.arguments(self.values)
-        grid = ((p.H + 15) // 16, (p.N + 15) // 16, p.D)
+        width = p.N * p.D * p.H
+        self.values["carry"] = call.scratch(2 * width, call.sum_dtype)
+        self.values["sums"] = call.scratch(width, call.sum_dtype)
+        steps = Steps(call, self.values)
         last = len(p.cell.phases) - 1
-        phases = [driver.Launch(loaded[f"gradient_step{phase}"], grid, 256) for phase in range(last, -1, -1)]
         for step in range(p.T - 1, -1, -1):
-            for launch in phases:
-                call.launch(launch, row, (step,))
+            if step + 1 < p.T:
+                steps.gradient_product(0, step + 1)
+            steps.launch(f"gradient_step{last}", step)
+            for phase in range(last - 1, -1, -1):
+                steps.gradient_product(phase + 1, step)
+                steps.launch(f"gradient_step{phase}", step)
         if p.init_state is not None or p.init_cell is not None:
-            call.launch(driver.Launch(loaded["gradient_end"], grid, 256), row)
+            steps.gradient_product(0, 0)
+            steps.launch("gradient_end")
 
     def weights(self) -> None:
         """The gradients of R, W and the source."""
@@ -155,7 +159,7 @@ class _Gradient:
             return
         columns = p.D * p.G * p.H
         width = 2 * columns + p.D * p.H
-        partial = call.scratch(_SHARES * width, "float64" if call.dtype == "float64" else "float32")
+        partial = call.scratch(_SHARES * width, call.sum_dtype)
         row = kernels.arguments(self.values)
         grid = ((columns + 31) // 32, _SHARES, 1)
         call.launch(driver.Launch(self.around["column_sums"], grid, 256), row, (partial,), (which,))

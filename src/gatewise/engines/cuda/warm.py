@@ -32,7 +32,7 @@ def jobs(
     """The kernels of a call. `options` as `kernels.options` numbers them; 1 is a call with a bias and nothing else."""
     cell = cell_of(descriptor, peephole)
     directions = 2 if descriptor.bidirectional else 1
-    found: list[Job] = [("arrays.cu", {"GATEWISE_ELEMENT": kernels.ELEMENTS[dtype]})]
+    found: list[Job] = [("arrays.cu", kernels.array_macros(dtype))]
     for backward in (False, True) if gradient else (False,):
         plan = choose(cell, backward, N, H, directions, dtype, exact, device, wanted or Wish())
         padded = H if plan.tiling is None else plan.tiling.padded

@@ -1,0 +1,71 @@
+"""The per-step family: launches for the pointwise maths of a step (native/cuda/steps.cu), products in between."""
+
+from __future__ import annotations
+
+from ...problem import Problem
+from . import driver, kernels
+from .call import Call
+from .products import Matrix
+
+_THREADS = 256  # of a block, in native/cuda/steps.cu
+
+
+class Steps:
+    """The launches and products of one call."""
+
+    def __init__(self, call: Call, values: dict[str, int], input_dtype: str | None = None) -> None:
+        self._call = call
+        self._values = values
+        p = call.problem
+        self._module = call.prepared.once(
+            ("steps", input_dtype), lambda: kernels.module(call.index, "steps.cu", call.macros(input_dtype))
+        )
+        self._grid = (-(-p.N * p.D * p.H // _THREADS), 1, 1)
+        self._row = kernels.arguments(values)
+
+    def launch(self, name: str, *numbers: int) -> None:
+        launch = self._call.prepared.once(
+            (name, self._module), lambda: driver.Launch(self._module[name], self._grid, _THREADS)
+        )
+        self._call.launch(launch, self._row, *[(number,) for number in numbers])
+
+    def forward_product(self, phase: int) -> None:
+        """The phase's operand with R's rows of its gates."""
+        call, p = self._call, self._call.problem
+        size, wide = p.dtype.itemsize, _size(call.sum_dtype)
+        first, gates = _gates(p, phase)
+        for d in range(p.D):
+            row = (d * p.G + first) * p.H
+            call.product(
+                (p.N, gates * p.H, p.H),
+                Matrix(self._values[f"operand{phase}"] + d * p.H * size, p.D * p.H),
+                Matrix(self._values["recurrent_weight"] + row * p.H * size, p.H, transposed=True),
+                Matrix(self._values["sums"] + row * wide, p.D * p.G * p.H),
+                call.sum_dtype,
+            )
+
+    def gradient_product(self, phase: int, step: int) -> None:
+        """The gradients of the phase's gates at a step with R's rows of its gates."""
+        call, p = self._call, self._call.problem
+        size, wide = p.dtype.itemsize, _size(call.sum_dtype)
+        first, gates = _gates(p, phase)
+        for d in range(p.D):
+            row = (d * p.G + first) * p.H
+            t = p.T - 1 - step if p.backwards[d] else step
+            call.product(
+                (p.N, p.H, gates * p.H),
+                Matrix(self._values["du"] + (t * p.N * p.D * p.G * p.H + row) * size, p.D * p.G * p.H),
+                Matrix(self._values["recurrent_weight"] + row * p.H * size, p.H),
+                Matrix(self._values["sums"] + d * p.H * wide, p.D * p.H),
+                call.sum_dtype,
+            )
+
+
+def _gates(p: Problem, phase: int) -> tuple[int, int]:
+    """A phase's gates are neighbours in every order: the place of the first, and how many."""
+    slots = [p.order[gate] for gate in p.cell.phases[phase].gates]
+    return min(slots), len(slots)
+
+
+def _size(dtype: str) -> int:
+    return 8 if dtype == "float64" else 4
