@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...problem import Problem
+from .. import cpu
 from . import driver
 from .planner import Plan, choose, current_wish
 
@@ -17,7 +18,7 @@ __all__ = ["forward", "gradients", "name", "plan", "supports", "unavailable"]
 
 
 def unavailable() -> str | None:
-    return driver.unavailable()
+    return driver.unavailable() or cpu.unavailable()  # which is there if the native module is
 
 
 def supports() -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...device_arrays import CudaKind, DeviceArray
+from ...device_arrays import CudaKind, DeviceArray, packed_strides
 from ...problem import Problem
 from . import driver
 
@@ -20,13 +22,15 @@ class HostKind(CudaKind):
 
     def read(self, operation: str, name: str, value: Any) -> Any:
         plain = np.ascontiguousarray(value).reshape(value.shape)
-        made = self.empty(plain.shape, plain.dtype)
-        driver.upload(made.pointer, plain.ctypes.data, plain.nbytes)
-        return made
+        memory = driver.Memory(plain.nbytes)
+        driver.upload(memory.pointer, plain.ctypes.data, plain.nbytes)
+        return DeviceArray(memory, self, memory.pointer, plain.shape, packed_strides(plain.shape), plain.dtype)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
-        memory = driver.Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        return memory, memory.pointer
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
+        return partial(driver.Memory, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+
+    def pointer(self, value: Any) -> int:
+        return int(value.pointer)
 
     def stream(self) -> int:
         return 0

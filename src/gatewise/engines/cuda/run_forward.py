@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...problem import Problem
-from . import driver, kernels
+from . import driver, kernels, products
 from .call import Call
 from .products import Matrix
 
@@ -36,7 +36,7 @@ def _project(call: Call, values: dict[str, int]) -> str:
     if p.input_weight is None:
         values["x"] = call.plain(p.source)
         return call.dtype
-    dtype = "float32" if call.dtype in ("float16", "bfloat16") and call.multiply.is_library else call.dtype
+    dtype = "float32" if call.dtype in ("float16", "bfloat16") and products.is_library() else call.dtype
     x = values["x"] = call.scratch(call.rows * width, dtype)
     if p.I == 0:
         call.clear(x, call.rows * width * (4 if dtype == "float32" else p.dtype.itemsize))
