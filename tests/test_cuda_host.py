@@ -201,3 +201,12 @@ def test_products_without_a_library_are_launches() -> None:
     assert first[3][0] + second[3][0] == 65535 * 64 + 1
     assert (second[0][0], getattr(second[0][0], "region", None)) == (first[3][0] * 3 * 4, 1)
     assert (second[2][0], getattr(second[2][0], "region", None)) == (first[3][0] * 2 * 4, 3)
+
+
+def test_the_threads_gpu_is_left_as_it_was() -> None:
+    made, me = arguments(), threading.get_ident()
+    with gpu() as (library, _):
+        for _ in range(2):
+            library.contexts[me] = 51
+            gatewise.lstm(*made)
+            assert library.contexts[me] == 51

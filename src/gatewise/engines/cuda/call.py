@@ -62,7 +62,6 @@ class Call:
         self.problem = p = problem
         self.kind = p.source.kind
         self.index: int = self.kind.index
-        driver.activate(self.index)
         self.dtype = _name(p.dtype)
         self.exact = is_highest()
         self.rows = p.T * p.N

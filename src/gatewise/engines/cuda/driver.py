@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -95,12 +97,20 @@ def primary_context(index: int) -> int:
     return int(context.value or 0)
 
 
-def activate(index: int) -> None:
-    """Make the GPU's primary context, the one every framework uses, current in this thread."""
-    wanted, current = primary_context(index), ctypes.c_void_p()
-    _cuda().cuCtxGetCurrent(ctypes.byref(current))
-    if current.value != wanted:
-        _check(_cuda().cuCtxSetCurrent(ctypes.c_void_p(wanted)), "context")
+@contextmanager
+def active(index: int) -> Iterator[None]:
+    """Inside, the GPU's primary context, the one every framework uses, is current in this thread."""
+    wanted, before = primary_context(index), ctypes.c_void_p()
+    _check(_cuda().cuCtxGetCurrent(ctypes.byref(before)), "context")
+    if before.value == wanted:
+        yield
+        return
+    _check(_cuda().cuCtxSetCurrent(ctypes.c_void_p(wanted)), "context")
+    try:
+        yield
+    finally:
+        if before.value is not None:
+            _check(_cuda().cuCtxSetCurrent(before), "context")
 
 
 class Module:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...device_arrays import CudaKind, DeviceArray, packed_strides
 from ...problem import Problem
-from . import driver
+from . import driver, run_forward, run_gradient
 
 
 class HostKind(CudaKind):
@@ -43,9 +43,13 @@ def is_host(problem: Problem) -> bool:
     return isinstance(problem.source, np.ndarray)
 
 
-def uploaded(problem: Problem) -> Problem:
+def gpu_of(problem: Problem) -> int:
+    """The number of the GPU that runs the call."""
+    return _HOST.index if is_host(problem) else int(problem.source.kind.index)
+
+
+def _uploaded(problem: Problem) -> Problem:
     """The same call with every array on the first GPU."""
-    driver.activate(_HOST.index)
     arrays: dict[str, Any] = {
         field.name: _HOST.read("", field.name, value)
         for field in fields(problem)
@@ -54,9 +58,18 @@ def uploaded(problem: Problem) -> Problem:
     return replace(problem, **arrays)
 
 
-def downloaded(array: DeviceArray | None) -> Any:
+def _downloaded(array: DeviceArray | None) -> Any:
     if array is None:
         return None
     result = np.empty(array.shape, array.dtype)
     driver.download(result.ctypes.data, array.pointer, result.nbytes)
     return result
+
+
+def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    state, cell, z_state = run_forward.forward(_uploaded(problem))
+    return _downloaded(state), _downloaded(cell), _downloaded(z_state)
+
+
+def gradients(problem: Problem) -> dict[str, Any]:
+    return {name: _downloaded(array) for name, array in run_gradient.gradients(_uploaded(problem)).items()}

@@ -94,9 +94,10 @@ def handle(index: int) -> int:
     if found is None:
         cublas, made = _cublas(), ctypes.c_void_p()
         assert cublas is not None
-        driver.activate(index)
-        if cublas.cublasCreate_v2(ctypes.byref(made)):
-            raise driver.CudaError("cuBLAS could not be started")
+        with driver.active(index):
+            code = cublas.cublasCreate_v2(ctypes.byref(made))
+        if code:
+            raise driver.CudaError(f"cuBLAS could not be started (status {code})")
         found = _handles.made[index] = int(made.value or 0)
     return found
 
