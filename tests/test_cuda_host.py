@@ -45,7 +45,7 @@ def test_a_call_done_again_is_the_call(seed: int) -> None:
     with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
         first, _, _ = run(made, library, kind, given)
         replayed, done, arrays = run(made, library, kind, given)
-        patch.setattr(Kind, "signature", lambda *_: None)
+        patch.setattr(Kind, "layouts", lambda *_: None)
         anew, expected, _ = run(made, library, kind, given)
     assert done == expected != []
     assert [(a.shape, a.dtype) for a in replayed] == [(a.shape, a.dtype) for a in anew]
@@ -119,6 +119,41 @@ def test_errors_are_the_same_after_a_good_call() -> None:
             gatewise.lstm(x, np.zeros((1024, 256), np.float32), W, b)
 
 
+def test_what_tells_layouts_apart() -> None:
+    x, _, W, b = arguments()
+    with gpu() as (_, kind):
+
+        def layouts(**given: Any) -> Any:
+            return kind.layouts({"source": x, "input_weight": W, "bias": None, "descriptor": [], "lengths": None} | given)
+
+        plain = layouts()
+        assert plain is not None
+        hash(plain)
+        same = {"copy": layouts(source=x.clone()), "offset": layouts(source=torch.cat((x, x))[4:])}
+        same["parameter"] = layouts(source=torch.nn.Parameter(x, requires_grad=False))
+        with torch.no_grad():
+            same["under no_grad"] = layouts(source=torch.nn.Parameter(x))
+        assert all(each == plain for each in same.values()), same
+        other = {
+            "shape": layouts(source=x[1:]),
+            "strides": layouts(source=x.transpose(0, 1).contiguous().transpose(0, 1)),
+            "dtype": layouts(source=x.half()),
+            "device": layouts(source=torch.empty(x.shape, dtype=x.dtype, device="meta")),
+            "more": layouts(bias=b),
+            "another argument": layouts(bias=b, input_weight=None),
+        }
+        assert all(each is not None and each != plain for each in other.values()), other
+        assert len(set(other.values())) == len(other)
+        closer = {
+            "requires grad": layouts(source=torch.nn.Parameter(x)),
+            "negative": layouts(source=torch._neg_view(x)),
+            "sparse": layouts(input_weight=W.float().to_sparse()),
+            "subclass": layouts(source=x.as_subclass(type("Odd", (torch.Tensor,), {}))),
+            "another library": layouts(source=np.zeros(3)),
+        }
+        assert all(each is None for each in closer.values()), closer
+
+
 @pytest.mark.parametrize(("T", "N"), [(0, 3), (4, 0), (0, 0)])
 def test_empty_calls_launch_nothing(T: int, N: int) -> None:
     with gpu() as (library, _):
@@ -147,10 +182,10 @@ def test_threads_share_a_tape() -> None:
     assert sorted(set(library.names())) == ["pack", "product", "run"]
 
 
-def test_kinds_without_signatures_are_checked_every_time() -> None:
+def test_kinds_that_tell_no_layouts_are_checked_every_time() -> None:
     assert Kind.replays
     with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kind, "signature", lambda *_: None)
+        patch.setattr(Kind, "layouts", lambda *_: None)
         for _ in range(3):
             kind.allocated = []
             gatewise.lstm(*arguments())

@@ -6,7 +6,7 @@ Frameworks are recognised by the arrays they made; gatewise never imports one fi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -63,7 +63,7 @@ class CudaKind(Kind):
 
     device = "cuda"
     index: int = 0  # of the GPU
-    replays = False  # arguments have signatures
+    replays = False  # `layouts` can tell calls apart
     synchronises = False  # the framework keeps its stream to itself, so a call ends with a wait
 
     def read(self, operation: str, name: str, value: Any) -> Any:
@@ -76,13 +76,13 @@ class CudaKind(Kind):
         """Makes new arrays of the framework."""
         raise NotImplementedError
 
-    def signature(self, value: Any) -> Any:
-        """What of an argument decides how a call runs: arguments with the same one can take each other's place. None if
-        the argument needs a closer look."""
+    def layouts(self, given: dict[str, Any]) -> Hashable:
+        """What of a call's arguments decides how it runs: those with the same can take each other's place. None if an
+        argument needs a closer look."""
         return None
 
     def pointer(self, value: Any) -> int:
-        """Of an array of the framework: a result, or an argument that has a signature."""
+        """Of an array of the framework: a result, or an argument of a call with known layouts."""
         raise NotImplementedError
 
     def stream(self) -> int:
@@ -134,10 +134,22 @@ class _TorchCuda(CudaKind):
         # Takes half the time of torch.empty, which has several forms to choose from.
         return partial(self._torch.empty_strided, shape, packed_strides(shape), dtype=self._dtypes[dtype], device=self._device)
 
-    def signature(self, value: Any) -> Any:
-        if type(value) not in self._plain or value.requires_grad or value.is_neg() or value.layout is not self._strided:
-            return None
-        return value.shape, value.stride(), value.dtype, value.device
+    def layouts(self, given: dict[str, Any]) -> Hashable:
+        plain, strided, follows_gradients = self._plain, self._strided, self._torch.is_grad_enabled
+        found: list[Any] = []
+        for name, value in given.items():  # in the operation's order
+            if value is None or name == "descriptor":
+                found.append(None)
+            elif (
+                type(value) not in plain
+                or value.is_neg()
+                or value.layout is not strided
+                or (value.requires_grad and follows_gradients())
+            ):
+                return None
+            else:
+                found += value.shape, value.stride(), value.dtype, value.device
+        return tuple(found)
 
     def pointer(self, value: Any) -> int:
         return value.data_ptr()  # type: ignore[no-any-return]
