@@ -161,6 +161,7 @@ def test_empty_calls_launch_nothing(T: int, N: int) -> None:
             x, R, W, b = arguments(T, N, 64)
             state, cell, z = gatewise.lstm(x, R, W, b, descriptor=gatewise.LSTMDescriptor(training=True))
             assert state.shape == cell.shape == (T, N, 64)
+            assert state.stride() == torch.empty(T, N, 64).stride()
             assert not library.calls
             found = gatewise.lstm_gradients(x, R, state, z, cell, input_weight=W, bias=b)
             assert [each.shape for each in found] == [each.shape for each in (x, R, W, b)]

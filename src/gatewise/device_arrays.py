@@ -131,8 +131,9 @@ class _TorchCuda(CudaKind):
         return DeviceArray(value, self, value.data_ptr(), tuple(value.shape), value.stride(), dtype)
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
-        # Takes half the time of torch.empty, which has several forms to choose from.
-        return partial(self._torch.empty_strided, shape, packed_strides(shape), dtype=self._dtypes[dtype], device=self._device)
+        # Takes half the time of torch.empty, which has several forms to choose from. Strides of empty arrays are as there.
+        strides = packed_strides(tuple(max(length, 1) for length in shape))
+        return partial(self._torch.empty_strided, shape, strides, dtype=self._dtypes[dtype], device=self._device)
 
     def layouts(self, given: dict[str, Any]) -> Hashable:
         plain, strided, follows_gradients = self._plain, self._strided, self._torch.is_grad_enabled
@@ -243,3 +244,13 @@ def cupy_kind(index: int) -> CudaKind:
 @lru_cache(maxsize=64)
 def jax_kind(device: Any) -> CudaKind:
     return _JaxCuda(int(device.local_hardware_id), device)
+
+
+def replaying_kind(value: Any) -> CudaKind | None:
+    """The kind of a `source` whose calls can be run again from what was noted of the first; None for all others."""
+    if type(value) is np.ndarray:
+        return None
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_cuda:
+        return None
+    return torch_kind(value.get_device())

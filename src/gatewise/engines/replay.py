@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ..arrays import replaying_kind
+from ..device_arrays import replaying_kind
 from ..precision import is_highest
 from ..problem import Problem
 from . import chosen
