@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
@@ -13,8 +14,9 @@ from cuda_samples import OPERATIONS, Sample, gradient_arguments, sample
 
 torch = pytest.importorskip("torch")
 from cuda_mock import Kind, Library, gpu  # noqa: E402
-from gatewise.engines import replay  # noqa: E402
+from gatewise.engines import cuda, replay  # noqa: E402
 from gatewise.engines.cuda import driver, kernels, planner, products, tape  # noqa: E402
+from gatewise.problem import make_problem  # noqa: E402
 
 
 def tensor(value: np.ndarray[Any, Any]) -> Any:
@@ -246,3 +248,18 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
             library.contexts[me] = 51
             gatewise.lstm(*made)
             assert library.contexts[me] == 51
+
+
+def test_a_problem_can_be_run_twice() -> None:
+    x, R, W, b = arguments()
+    given = dict.fromkeys(inspect.signature(gatewise.lstm).parameters) | {"source": x, "recurrent_weight": R}
+    given |= {"input_weight": W, "bias": b}
+    with gpu() as (library, kind):
+        problem, _ = make_problem("lstm", gatewise.LSTMDescriptor, None, given, gradient=False)
+        done = []
+        for _ in range(2):
+            library.calls, kind.allocated = [], []
+            cuda.forward(problem)
+            done.append(library.calls)
+        assert done[0] == done[1] != []
+        assert problem.source.pointer == x.data_ptr()

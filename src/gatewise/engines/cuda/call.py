@@ -6,7 +6,7 @@ Nothing is done before the call finishes: until then it is noted on a tape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -56,10 +56,10 @@ _prepared: dict[Any, Prepared] = {}
 
 
 class Call:
-    """One checked call on its GPU and stream."""
+    """One checked call on its GPU. The arrays of its `problem` have pointers for the tape."""
 
     def __init__(self, problem: Problem, backward: bool) -> None:
-        self.problem = p = problem
+        p = problem
         self.kind = p.source.kind
         self.index: int = self.kind.index
         self.dtype = _name(p.dtype)
@@ -80,16 +80,14 @@ class Call:
         self.prepared = prepared
         self.plan = prepared.plan
         self.HP: int = prepared.HP or p.H
+        self._given = problem
         self._results: list[DeviceArray] = []
-        given = {
-            _GIVEN_AS.get(field.name, field.name): array
-            for field in fields(p)
-            if isinstance(array := getattr(p, field.name), DeviceArray)
-        }
-        self._arguments = [array.pointer for array in given.values()]
-        self.tape = Tape(self.kind, list(given))
-        for name, array in given.items():
-            array.pointer = self.tape.argument(name)
+        arrays = {field.name: getattr(p, field.name) for field in fields(p)}
+        arrays = {name: array for name, array in arrays.items() if isinstance(array, DeviceArray)}
+        self._arguments = [array.pointer for array in arrays.values()]
+        self.tape = Tape(self.kind, [_GIVEN_AS.get(name, name) for name in arrays])
+        places = {name: replace(array, pointer=self.tape.argument(k)) for k, (name, array) in enumerate(arrays.items())}
+        self.problem = replace(p, **places)
 
     def scratch(self, count: int, dtype: str | None = None) -> int:
         """Pointer to memory for `count` elements that lives as long as the call."""
@@ -209,6 +207,6 @@ class Call:
     def finish(self) -> None:
         """Do all that was noted."""
         if self.tape.close():
-            self.problem.again = self.tape.run
+            self._given.again = self.tape.run
         for array, owner in zip(self._results, self.tape.run_on(self._arguments), strict=True):
             array.owner, array.pointer = owner, self.kind.pointer(owner)

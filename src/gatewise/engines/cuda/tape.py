@@ -53,8 +53,8 @@ class Tape:
         self._rows: dict[int, tuple[Sequence[int], int]] = {}  # by id: the row, kept so that no other has it; its number
         self._native = _native.Tape([*driver.addresses(), *products.addresses()], driver.primary_context(kind.index))
 
-    def argument(self, name: str) -> Pointer:
-        return Pointer(1 + self._names.index(name))
+    def argument(self, number: int) -> Pointer:
+        return Pointer(1 + number)
 
     def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pointer:
         self._makers.append(self._kind.maker(shape, dtype))
