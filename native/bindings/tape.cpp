@@ -24,7 +24,9 @@ using Where = std::pair<size_t, int64_t>;
 gatewise::Place place(const Where& where) { return {where.first, where.second}; }
 
 int narrow(int64_t value) {
-  if (value < 0 || value > std::numeric_limits<int>::max()) throw nb::value_error("native tape: a product too large for cuBLAS");
+  if (value < 0 || value > std::numeric_limits<int>::max()) {
+    throw nb::value_error("native tape: a product too large for cuBLAS");
+  }
   return static_cast<int>(value);
 }
 
@@ -32,10 +34,10 @@ void make(Tape* tape, const std::array<Address, 8>& f, Address context) {
   new (tape) Tape({f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]}, context);
 }
 
-size_t row(Tape& tape, std::vector<int64_t> values, const std::vector<std::tuple<size_t, size_t, int64_t>>& moving) {
-  std::vector<Tape::Moving> places;
+size_t row(Tape& tape, const std::vector<int64_t>& values, const std::vector<std::tuple<size_t, size_t, int64_t>>& moving) {
+  std::vector<gatewise::Moving> places;
   for (const auto& [index, region, offset] : moving) places.push_back({index, {region, offset}});
-  return tape.add_row(std::move(values), places);
+  return tape.add_row(values, places);
 }
 
 void launch(Tape& tape, Address function, const std::array<unsigned, 3>& grid, unsigned threads, unsigned shared_bytes,

@@ -60,7 +60,7 @@ void Tape::note(const Place& place) {
   if (place.region >= regions_) regions_ = place.region + 1;
 }
 
-size_t Tape::add_row(std::vector<int64_t> values, const std::vector<Moving>& moving) {
+size_t Tape::add_row(const std::vector<int64_t>& values, const std::vector<Moving>& moving) {
   need(!values.empty(), "an empty row");
   for (const Moving& each : moving) {
     need(each.index < values.size(), "no such value");

@@ -21,6 +21,12 @@ struct Place {
   int64_t offset;
 };
 
+// A value of a row that is the pointer to a place.
+struct Moving {
+  size_t index;
+  Place place;
+};
+
 // Addresses of functions; 0 where there is no cuBLAS.
 struct Functions {
   Address get_context, set_context, launch, set_bytes, set_words, set_stream, set_workspace, multiply;
@@ -61,22 +67,18 @@ struct Failure {
 
 class Tape {
  public:
-  // Throws std::invalid_argument, as all that add entries do, where something cannot be right.
+  // Throws std::invalid_argument where something cannot be right, as the functions below do.
   Tape(const Functions& functions, Address context);
 
-  // A row of 64-bit values, those at `places` pointers; its number. Several launches may share it.
-  struct Moving {
-    size_t index;
-    Place place;
-  };
-  size_t add_row(std::vector<int64_t> values, const std::vector<Moving>& moving);
+  // A row of 64-bit values, some of them pointers; returns its number. Several launches may share it.
+  size_t add_row(const std::vector<int64_t>& values, const std::vector<Moving>& moving);
   void add(Launch launch);
   void add(const Set& set);
   void add(const Multiply& multiply);
   void set_workspace(Place where, size_t size);  // that products use
 
-  // Puts everything on the stream. `bases` has the address of each region, `handle` is a cuBLAS handle that no other thread uses meanwhile; 0 if nothing is
-  // multiplied. After a failure the entries that follow are left out.
+  // Puts everything on the stream. `bases` has the address of each region; `handle` is a cuBLAS handle that no other thread
+  // uses meanwhile, 0 if nothing is multiplied. After a failure the entries that follow are left out.
   Failure run(const std::vector<Address>& bases, Address stream, Address handle) const;
 
  private:
@@ -85,7 +87,7 @@ class Tape {
 
   Functions functions_;
   Address context_;
-  size_t regions_ = 0;  // that a run must know
+  size_t regions_ = 0;           // that a run must know
   std::vector<int64_t> values_;  // of all rows
   std::vector<size_t> starts_;   // of each row in it
   std::vector<Moving> moving_;   // by the index in it
