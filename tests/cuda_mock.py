@@ -4,6 +4,9 @@ runs without a GPU. Nothing is computed."""
 from __future__ import annotations
 
 import ctypes
+import itertools
+import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,19 +19,108 @@ from gatewise.engines import replay
 from gatewise.engines.cuda import call, driver, kernels, products
 
 
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_POINTER, _NUMBER, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+# The functions the native module calls by their addresses, with their arguments.
+_NATIVE: dict[str, list[Any]] = {
+    "cuCtxGetCurrent": [ctypes.POINTER(_POINTER)],
+    "cuCtxSetCurrent": [_POINTER],
+    "cuLaunchKernelEx": [ctypes.POINTER(_Config), _POINTER, ctypes.POINTER(_POINTER), _POINTER],
+    "cuMemsetD8Async": [ctypes.c_uint64, ctypes.c_ubyte, _SIZE, _POINTER],
+    "cuMemsetD32Async": [ctypes.c_uint64, ctypes.c_uint, _SIZE, _POINTER],
+    "cublasSetStream_v2": [_POINTER, _POINTER],
+    "cublasSetWorkspace_v2": [_POINTER, _POINTER, _SIZE],
+    "cublasGemmEx": [
+        _POINTER, *[_NUMBER] * 5, _POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER,
+        *[_NUMBER] * 4,
+    ],
+}  # fmt: skip
+# How many 8-byte parameters a kernel takes; the others take one row, `Arguments`, and these as many after it.
+_WITHOUT_ROW = {"copy": 13, "multiply": 12}
+_AFTER_ROW = {
+    "column_sums": 2,
+    "finish_sums": 5,
+    "forward_step0": 1,
+    "forward_step1": 1,
+    "gradient_step0": 1,
+    "gradient_step1": 1,
+}
+_handles = itertools.count(100)  # never the same twice, as the native module remembers a handle's stream
+
+
+def _integers(address: int, count: int) -> list[int]:
+    return list((ctypes.c_int64 * count).from_address(address))
+
+
 class Library:
     """Both libraries. `calls` has a row for each launch, product and memory set: its name and arguments, in which a
-    pointer into an array that the engine made is told as the array's name and the place in it."""
+    pointer into an array that the engine made is told as the array's name and the place in it. `fail` names a function
+    and the code it is to give."""
 
     def __init__(self, kind: Kind) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.fail: tuple[str, int] = ("", 0)
+        self.contexts: dict[int, int] = {}  # of threads
         self._kind = kind
         self._functions: dict[int, str] = {}
+        self._set_up: dict[int, list[Any]] = {}  # a handle's stream and workspace
+        self._made: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "cuGetErrorString":
+        if name.startswith("__"):
             raise AttributeError(name)
-        return mock.Mock(side_effect=getattr(type(self), f"_{name}", _succeed).__get__(self))
+        if name not in self._made:
+            act = getattr(type(self), f"_{name}", _succeed).__get__(self)
+            prototype = _NATIVE.get(name)
+            self._made[name] = act if prototype is None else ctypes.CFUNCTYPE(_NUMBER, *prototype)(self._guarded(name, act))
+        return self._made[name]
+
+    def _guarded(self, name: str, act: Callable[..., int]) -> Callable[..., int]:
+        """An exception cannot pass through the native module: it becomes an error code."""
+
+        def guarded(*given: Any) -> int:
+            if name == self.fail[0]:
+                return self.fail[1]
+            try:
+                return act(*given)
+            except Exception:
+                traceback.print_exc()
+                return 999
+
+        return guarded
+
+    def _cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"not today"
+        return 0
+
+    def _cuDevicePrimaryCtxRetain(self, context: Any, index: int) -> int:
+        context._obj.value = 50 + index
+        return 0
+
+    def _cuCtxGetCurrent(self, context: Any) -> int:
+        target = context.contents if hasattr(context, "contents") else context._obj
+        target.value = self.contexts.get(threading.get_ident())
+        return 0
+
+    def _cuCtxSetCurrent(self, context: Any) -> int:
+        self.contexts[threading.get_ident()] = context if isinstance(context, int) else context.value
+        return 0
 
     def _cuModuleGetFunction(self, handle: Any, module: Any, name: bytes) -> int:
         number = len(self._functions) + 1
@@ -36,16 +128,23 @@ class Library:
         handle._obj.value = number
         return 0
 
-    def _cuLaunchKernelEx(self, config: Any, function: Any, parameters: Any, extra: Any) -> int:
-        assert all(parameter is not None for parameter in parameters)
-        grid = tuple(config._obj.grid)
+    def _cuLaunchKernelEx(self, config: Any, function: int, parameters: Any, extra: Any) -> int:
+        c = config.contents
+        grid, block = tuple(c.grid), tuple(c.block)
         assert all(grid), "an empty grid"
-        name = self._functions[function.value]
+        assert self.contexts[threading.get_ident()] == 50
+        attributes = [(c.attributes[k].id, *c.attributes[k].value[:3]) for k in range(c.count)]
+        name = self._functions[function]
         values: list[Any] = []
-        for place, address in enumerate(ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))[: len(parameters)]):
-            count = len(kernels.FIELDS) if place == 0 and name not in ("copy", "multiply") else 1
-            values += (ctypes.c_int64 * count).from_address(address)
-        self.calls.append((name, grid, config._obj.stream, *map(self._kind.place, values)))
+        if name in _WITHOUT_ROW:
+            count = _WITHOUT_ROW[name]
+        else:
+            values += _integers(parameters[0], len(kernels.FIELDS))
+            count = 1 + _AFTER_ROW.get(name, 0)
+        for place in range(0 if name in _WITHOUT_ROW else 1, count):
+            values += _integers(parameters[place], 1)
+        launch = (name, grid, block, c.shared_bytes, *attributes, c.stream)
+        self.calls.append((*launch, *map(self._kind.place, values)))
         return 0
 
     def _cuMemsetD32Async(self, pointer: int, word: int, words: int, stream: int) -> int:
@@ -58,11 +157,27 @@ class Library:
         self.calls.append(("clear", self._kind.place(pointer), byte, size, stream))
         return 0
 
-    def _cublasGemmEx(self, *given: Any) -> int:
-        handle, pointers = given[0], {7, 10, 14}
-        assert handle is not None
-        assert all(given[place] for place in pointers)
-        self.calls.append(("product", *(self._kind.place(each) for each in given if isinstance(each, int))))
+    def _cublasCreate_v2(self, handle: Any) -> int:
+        handle._obj.value = next(_handles)
+        return 0
+
+    def _cublasSetStream_v2(self, handle: int, stream: int) -> int:
+        self._set_up[handle] = [stream]
+        return 0
+
+    def _cublasSetWorkspace_v2(self, handle: int, workspace: int, size: int) -> int:
+        self._set_up[handle][1:] = [workspace, size]
+        return 0
+
+    def _cublasGemmEx(self, handle: int, *given: Any) -> int:
+        alpha, a, b, beta, c = 5, 6, 9, 12, 13
+        assert all(given[place] for place in (a, b, c))
+        double = given[16] == products._COMPUTE_64F
+        factors = [(ctypes.c_double if double else ctypes.c_float).from_address(given[k]).value for k in (alpha, beta)]
+        assert factors == [1, 0]
+        stream, workspace, size = self._set_up[handle]
+        numbers = [self._kind.place(each) for k, each in enumerate(given) if k not in (alpha, beta)]
+        self.calls.append(("product", stream, self._kind.place(workspace), size, *numbers))
         return 0
 
     def names(self) -> list[str]:
@@ -81,12 +196,17 @@ class Kind(device_arrays._TorchCuda):
         self._device = torch.device("cpu")
         self.allocated: list[tuple[str, int, int]] = []
 
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, int]:
-        made, pointer = super().allocate(shape, dtype)
-        results = sum(name != "scratch" for name, _, _ in self.allocated)
-        name = "scratch" if dtype == "uint8" else f"result {results}"
-        self.allocated.append((name, pointer, pointer + made.nbytes))
-        return made, pointer
+    def maker(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
+        make = super().maker(shape, dtype)
+
+        def noted() -> Any:
+            made = make()
+            results = sum(name != "scratch" for name, _, _ in self.allocated)
+            name = "scratch" if dtype == "uint8" else f"result {results}"
+            self.allocated.append((name, made.data_ptr(), made.data_ptr() + made.nbytes))
+            return made
+
+        return noted
 
     def place(self, value: int) -> Any:
         for name, first, last in reversed(self.allocated):  # freed memory may have been given out again
@@ -118,14 +238,14 @@ def gpu(device: driver.Device = driver.H200) -> Iterator[tuple[Library, Kind]]:
                 patch = mock.patch.object(module, name, value)
                 patch.start()
                 stack.append(patch.stop)
-        driver._primary_context.cache_clear()
-        products._local.__dict__.clear()
+        driver.primary_context.cache_clear()
+        products._handles.made.clear()
         yield library, kind
     finally:
         for stop in reversed(stack):
             stop()
-        driver._primary_context.cache_clear()
-        products._local.__dict__.clear()
+        driver.primary_context.cache_clear()
+        products._handles.made.clear()
 
 
 assert arrays is problem.arrays

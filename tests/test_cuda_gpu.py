@@ -7,6 +7,7 @@ is repeated to see the same bits (500).
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -129,6 +130,50 @@ def test_on_the_callers_stream() -> None:
     assert torch.equal(result, expected)
 
 
+def test_threads_with_streams_of_their_own() -> None:
+    """One tape in many threads at once, each with its own stream, cuBLAS handle and arrays."""
+    calls = [training_call(6, 9, 96, seed=seed) for seed in range(4)]
+    expected = [train(*each) for each in calls]
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                found = train(*calls[number])
+                if not all(torch.equal(a, b) for a, b in zip(found, expected[number], strict=True)):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_current_gpu_stays_the_callers() -> None:
+    arguments = plain_lstm()
+    there = [each.to("cuda:1") for each in arguments]
+    (expected,) = gatewise.lstm(*arguments)
+    for _ in range(2):
+        (result,) = gatewise.lstm(*there)
+        assert torch.cuda.current_device() == 0
+        assert torch.equal(result.cpu(), expected.cpu())
+
+
+def test_parameters_without_gradients() -> None:
+    arguments = plain_lstm()
+    (expected,) = gatewise.lstm(*arguments)
+    parameters = [torch.nn.Parameter(each) for each in arguments]
+    with torch.no_grad():
+        for _ in range(2):
+            (result,) = gatewise.lstm(*parameters)
+            assert torch.equal(result, expected)
+            assert not result.requires_grad
+
+
 @pytest.mark.parametrize("name", ["cupy", "jax"])
 def test_other_frameworks(name: str) -> None:
     module = pytest.importorskip(name)
@@ -238,7 +283,7 @@ def test_few_steps_in_several_passes(T: int) -> None:
 def test_a_call_done_again_on_other_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [training_call(5, 9, 96, seed=seed) for seed in range(3)]
     found = [train(*each) for each in calls]
-    monkeypatch.setattr("gatewise.device_arrays._TorchCuda.signature", lambda *_: None)
+    monkeypatch.setattr("gatewise.device_arrays._TorchCuda.layouts", lambda *_: None)
     for each, results in zip(calls, found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(results, train(*each), strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
@@ -13,8 +14,9 @@ from cuda_samples import OPERATIONS, Sample, gradient_arguments, sample
 
 torch = pytest.importorskip("torch")
 from cuda_mock import Kind, Library, gpu  # noqa: E402
-from gatewise.engines import replay  # noqa: E402
-from gatewise.engines.cuda import planner, tape  # noqa: E402
+from gatewise.engines import cuda, replay  # noqa: E402
+from gatewise.engines.cuda import driver, kernels, planner, products, tape  # noqa: E402
+from gatewise.problem import make_problem  # noqa: E402
 
 
 def tensor(value: np.ndarray[Any, Any]) -> Any:
@@ -45,7 +47,7 @@ def test_a_call_done_again_is_the_call(seed: int) -> None:
     with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
         first, _, _ = run(made, library, kind, given)
         replayed, done, arrays = run(made, library, kind, given)
-        patch.setattr(Kind, "signature", lambda *_: None)
+        patch.setattr(Kind, "layouts", lambda *_: None)
         anew, expected, _ = run(made, library, kind, given)
     assert done == expected != []
     assert [(a.shape, a.dtype) for a in replayed] == [(a.shape, a.dtype) for a in anew]
@@ -72,22 +74,25 @@ def test_operands_are_emptied_before_the_kernel_in_every_call(family: str) -> No
 
 def test_pointers_are_those_of_the_call() -> None:
     """A tape puts in every pointer anew: the rows of two calls differ exactly where arrays do."""
-    seen: list[tuple[int, ...]] = []
-    with gpu(), pytest.MonkeyPatch.context() as patch:
-        pack = tape._Row.packed
-        patch.setattr(tape._Row, "packed", lambda row, bases: seen.append((len(row.moving), len(bases))) or pack(row, bases))
+    with gpu() as (library, kind):
+        kind.place = lambda value: value  # type: ignore[method-assign]
         first, second = arguments(), arguments()
-        gatewise.lstm(*first)
-        assert not seen
-        (a,), (b,) = gatewise.lstm(*second), gatewise.lstm(*second)
-    assert a.data_ptr() != b.data_ptr()
-    # x, bias, recurrent_weight, weights, operand0, state move; four arguments, one result and the scratch memory are there
-    assert seen == [(6, 6), (6, 6)]
+        kept = [gatewise.lstm(*first), gatewise.lstm(*second), gatewise.lstm(*second)]
+        assert len({results[0].data_ptr() for results in kept}) == 3
+        rows = [call for call in library.calls if call[0] == "run"]
+    state, bias = kernels.FIELDS.index("state"), kernels.FIELDS.index("bias")
+    values = [row[-len(kernels.FIELDS) :] for row in rows]
+    assert [row[state] for row in values] == [results[0].data_ptr() for results in kept]
+    assert [row[bias] for row in values] == [each[3].data_ptr() for each in (first, second, second)]
+    fixed = [k for k in range(len(kernels.FIELDS)) if values[0][k] == values[1][k] == values[2][k]]
+    assert {"x", "bias", "recurrent_weight", "weights", "state"} >= {
+        name for k, name in enumerate(kernels.FIELDS) if k not in fixed
+    } - {"operand0"}
 
 
 def test_a_pointer_knows_where_it_comes_from() -> None:
-    pointer = tape.Pointer(1000, "bias", 8) + 24
-    assert (pointer, pointer.region, pointer.offset) == (1024, "bias", 32)
+    pointer = tape.Pointer(3, 8) + 24
+    assert (pointer, pointer.region) == (32, 3)
 
 
 def test_another_layout_is_another_call() -> None:
@@ -116,6 +121,41 @@ def test_errors_are_the_same_after_a_good_call() -> None:
             gatewise.lstm(x, np.zeros((1024, 256), np.float32), W, b)
 
 
+def test_what_tells_layouts_apart() -> None:
+    x, _, W, b = arguments()
+    with gpu() as (_, kind):
+
+        def layouts(**given: Any) -> Any:
+            return kind.layouts({"source": x, "input_weight": W, "bias": None, "descriptor": [], "lengths": None} | given)
+
+        plain = layouts()
+        assert plain is not None
+        hash(plain)
+        same = {"copy": layouts(source=x.clone()), "offset": layouts(source=torch.cat((x, x))[4:])}
+        same["parameter"] = layouts(source=torch.nn.Parameter(x, requires_grad=False))
+        with torch.no_grad():
+            same["under no_grad"] = layouts(source=torch.nn.Parameter(x))
+        assert all(each == plain for each in same.values()), same
+        other = {
+            "shape": layouts(source=x[1:]),
+            "strides": layouts(source=x.transpose(0, 1).contiguous().transpose(0, 1)),
+            "dtype": layouts(source=x.half()),
+            "device": layouts(source=torch.empty(x.shape, dtype=x.dtype, device="meta")),
+            "more": layouts(bias=b),
+            "another argument": layouts(bias=b, input_weight=None),
+        }
+        assert all(each is not None and each != plain for each in other.values()), other
+        assert len(set(other.values())) == len(other)
+        closer = {
+            "requires grad": layouts(source=torch.nn.Parameter(x)),
+            "negative": layouts(source=torch._neg_view(x)),
+            "sparse": layouts(input_weight=W.float().to_sparse()),
+            "subclass": layouts(source=x.as_subclass(type("Odd", (torch.Tensor,), {}))),
+            "another library": layouts(source=np.zeros(3)),
+        }
+        assert all(each is None for each in closer.values()), closer
+
+
 @pytest.mark.parametrize(("T", "N"), [(0, 3), (4, 0), (0, 0)])
 def test_empty_calls_launch_nothing(T: int, N: int) -> None:
     with gpu() as (library, _):
@@ -123,6 +163,7 @@ def test_empty_calls_launch_nothing(T: int, N: int) -> None:
             x, R, W, b = arguments(T, N, 64)
             state, cell, z = gatewise.lstm(x, R, W, b, descriptor=gatewise.LSTMDescriptor(training=True))
             assert state.shape == cell.shape == (T, N, 64)
+            assert state.stride() == torch.empty(T, N, 64).stride()
             assert not library.calls
             found = gatewise.lstm_gradients(x, R, state, z, cell, input_weight=W, bias=b)
             assert [each.shape for each in found] == [each.shape for each in (x, R, W, b)]
@@ -144,10 +185,10 @@ def test_threads_share_a_tape() -> None:
     assert sorted(set(library.names())) == ["pack", "product", "run"]
 
 
-def test_kinds_without_signatures_are_checked_every_time() -> None:
+def test_kinds_that_tell_no_layouts_are_checked_every_time() -> None:
     assert Kind.replays
     with gpu() as (library, kind), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kind, "signature", lambda *_: None)
+        patch.setattr(Kind, "layouts", lambda *_: None)
         for _ in range(3):
             kind.allocated = []
             gatewise.lstm(*arguments())
@@ -155,12 +196,70 @@ def test_kinds_without_signatures_are_checked_every_time() -> None:
         assert len(kind.allocated) == 2  # the result, and scratch memory in one piece
 
 
-def test_a_launch_for_every_step_is_not_kept() -> None:
-    made = arguments(T=100, N=2, H=16)
+def test_launches_for_very_many_steps_are_not_kept() -> None:
+    made = arguments(T=2100, N=2, H=16)
     with gpu() as (library, _), planner.wish("steps"):
         for _ in range(2):
             gatewise.lstm(*made)
-            assert calls_of(library) == ["product", "forward_start", *["forward_step0"] * 100]
+            assert calls_of(library) == ["product", "forward_start", *["product", "forward_step0"] * 2100]
         assert not replay._known
-        gatewise.lstm(*arguments(T=10, N=2, H=16))
+        gatewise.lstm(*arguments(T=100, N=2, H=16))
         assert len(replay._known) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("cuLaunchKernelEx", r"^CUDA: launching a kernel: not today \(error 719\)$"),
+        ("cublasGemmEx", r"^cuBLAS: product of 64x256 and 256x1024 failed \(status 719\)$"),
+    ],
+)
+def test_an_error_of_the_driver_is_told_in_every_call(function: str, message: str) -> None:
+    made = arguments()
+    with gpu() as (library, _):
+        for code in (719, 0, 719, 0):  # worked out, and from the tape
+            library.fail = function, code
+            if code:
+                with pytest.raises(driver.CudaError, match=message):
+                    gatewise.lstm(*made)
+            else:
+                gatewise.lstm(*made)
+
+
+def test_products_without_a_library_are_launches() -> None:
+    made = arguments()
+    with gpu() as (library, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "_cublas", lambda: None)
+        for _ in range(2):
+            gatewise.lstm(*made)
+            assert [name for name in calls_of(library) if name != "fill"] == ["multiply", "pack", "run"]
+        parts = products.plain(0, products.Product(65535 * 64 + 1, 2, 3, 3, False, 2, False, 2, "float32", "float32", True),
+                               tape.Pointer(1), tape.Pointer(2), tape.Pointer(3))  # fmt: skip
+    (_, first), (_, second) = parts
+    assert first[3][0] + second[3][0] == 65535 * 64 + 1
+    assert (second[0][0], getattr(second[0][0], "region", None)) == (first[3][0] * 3 * 4, 1)
+    assert (second[2][0], getattr(second[2][0], "region", None)) == (first[3][0] * 2 * 4, 3)
+
+
+def test_the_threads_gpu_is_left_as_it_was() -> None:
+    made, me = arguments(), threading.get_ident()
+    with gpu() as (library, _):
+        for _ in range(2):
+            library.contexts[me] = 51
+            gatewise.lstm(*made)
+            assert library.contexts[me] == 51
+
+
+def test_a_problem_can_be_run_twice() -> None:
+    x, R, W, b = arguments()
+    given = dict.fromkeys(inspect.signature(gatewise.lstm).parameters) | {"source": x, "recurrent_weight": R}
+    given |= {"input_weight": W, "bias": b}
+    with gpu() as (library, kind):
+        problem, _ = make_problem("lstm", gatewise.LSTMDescriptor, None, given, gradient=False)
+        done = []
+        for _ in range(2):
+            library.calls, kind.allocated = [], []
+            cuda.forward(problem)
+            done.append(library.calls)
+        assert done[0] == done[1] != []
+        assert problem.source.pointer == x.data_ptr()

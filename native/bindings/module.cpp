@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "bindings/tape.h"
 #include "cells/cells.h"
 #include "cpu/engine.h"
 #include "cpu/team.h"
@@ -221,4 +222,5 @@ NB_MODULE(_native, module) {
   module.def("instruction_sets", &gatewise::instruction_sets);
   module.def("instruction_set", [] { return std::string(gatewise::current_kernels().name); });
   module.def("use_instruction_set", &gatewise::use_instruction_set);
+  bind_tape(module);
 }

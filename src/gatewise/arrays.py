@@ -108,15 +108,6 @@ def kind_of(operation: str, name: str, value: Any) -> Kind:
     raise _not_an_array(operation, name, value)
 
 
-def replaying_kind(value: Any) -> Any:
-    """The kind of a `source` whose calls can be run again from what was noted of the first; None for all others."""
-    if type(value) is np.ndarray or not _is(value, "torch", "Tensor") or not value.is_cuda:
-        return None
-    from .device_arrays import torch_kind
-
-    return torch_kind(value.get_device())
-
-
 def _not_an_array(operation: str, name: str, value: Any) -> DTypeError:
     return DTypeError(
         f"{operation}: {name} must be an array (NumPy, or any with DLPack), got {type(value).__name__} "

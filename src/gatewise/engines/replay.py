@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ..arrays import replaying_kind
+from ..device_arrays import replaying_kind
 from ..precision import is_highest
 from ..problem import Problem
 from . import chosen
@@ -17,22 +17,17 @@ from .cuda.planner import current_wish
 
 Again = Callable[[dict[str, Any]], list[Any]]
 _MOST = 1024
+_REPLAYING = (None, "cuda")  # engines
 _known: dict[Hashable, Again] = {}
 
 
 def key_of(operation: str, descriptor: Any, given: dict[str, Any]) -> Hashable:
     """What decides how the call runs, or None if it is to be checked every time."""
     kind = replaying_kind(given["source"])
-    if kind is None or chosen() not in (None, "cuda"):
+    if kind is None or chosen() not in _REPLAYING:
         return None
-    parts: list[Any] = [operation, descriptor, is_highest(), current_wish()]
-    for name, value in given.items():
-        if value is not None and name != "descriptor":
-            found = kind.signature(value)
-            if found is None:
-                return None
-            parts += name, found
-    return tuple(parts)
+    layouts = kind.layouts(given)
+    return None if layouts is None else (operation, descriptor, is_highest(), current_wish(), layouts)
 
 
 def find(key: Hashable) -> Again | None:

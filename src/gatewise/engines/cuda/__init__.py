@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...problem import Problem
+from .. import cpu
 from . import driver
 from .planner import Plan, choose, current_wish
 
@@ -17,7 +18,7 @@ __all__ = ["forward", "gradients", "name", "plan", "supports", "unavailable"]
 
 
 def unavailable() -> str | None:
-    return driver.unavailable()
+    return driver.unavailable() or cpu.unavailable()  # which is there if the native module is
 
 
 def supports() -> dict[str, str]:
@@ -36,22 +37,17 @@ def supports() -> dict[str, str]:
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
-    from . import host
-    from .run_forward import forward as run
+    from . import host, run_forward
 
-    if host.is_host(problem):
-        state, cell, z_state = run(host.uploaded(problem))
-        return host.downloaded(state), host.downloaded(cell), host.downloaded(z_state)
-    return run(problem)
+    with driver.active(host.gpu_of(problem)):
+        return host.forward(problem) if host.is_host(problem) else run_forward.forward(problem)
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
-    from . import host
-    from .run_gradient import gradients as run
+    from . import host, run_gradient
 
-    if host.is_host(problem):
-        return {name: host.downloaded(array) for name, array in run(host.uploaded(problem)).items()}
-    return run(problem)
+    with driver.active(host.gpu_of(problem)):
+        return host.gradients(problem) if host.is_host(problem) else run_gradient.gradients(problem)
 
 
 def plan(problem: Problem, backward: bool = False, exact: bool = False, device: driver.Device | None = None) -> Plan:

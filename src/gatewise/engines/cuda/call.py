@@ -1,23 +1,25 @@
-"""What a forward and a gradient call share: the GPU, the stream, plain contiguous arguments, scratch memory."""
+"""What a forward and a gradient call share: the GPU, plain contiguous arguments, scratch memory.
+
+Nothing is done before the call finishes: until then it is noted on a tape.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ...device_arrays import DeviceArray, dtype_of
+from ...device_arrays import DeviceArray, dtype_of, packed_strides
 from ...precision import is_highest
 from ...problem import Problem
-from . import driver, kernels
+from . import driver, kernels, products
 from .planner import Plan, choose, current_wish
-from .products import WORKSPACE, Matrix, Product, multiplier
-from .tape import Pointer, Tape
+from .products import Matrix, Product
+from .tape import Tape
 
-_ALIGNMENT = 256
 _MOST_PREPARED = 1024
 _GIVEN_AS = {"cell_output": "cell_output_fwd", "output": "output_fwd"}  # fields of a problem not named as its argument
 _Made = TypeVar("_Made")
@@ -34,11 +36,10 @@ def _integer_type(dtype: np.dtype[Any]) -> int:
 
 
 class Prepared:
-    """What calls of the same kind and sizes share: the plan, what was made for it, and how much scratch they need."""
+    """What calls of the same kind and sizes share: the plan, and what was made for it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.scratch = 0
         self.packed_bytes = 0 if plan.tiling is None else plan.tiling.packed_bytes
         self.HP = None if plan.tiling is None else plan.tiling.padded
         self._made: dict[Any, Any] = {}
@@ -55,20 +56,17 @@ _prepared: dict[Any, Prepared] = {}
 
 
 class Call:
-    """One checked call on its GPU and stream."""
+    """One checked call on its GPU. The arrays of its `problem` have pointers for the tape."""
 
     def __init__(self, problem: Problem, backward: bool) -> None:
-        self.problem = p = problem
+        p = problem
         self.kind = p.source.kind
         self.index: int = self.kind.index
-        driver.activate(self.index)
-        self.stream = self.kind.stream()
         self.dtype = _name(p.dtype)
         self.sum_dtype = "float64" if self.dtype == "float64" else "float32"
         self.exact = is_highest()
         self.rows = p.T * p.N
         self.options = kernels.options(p, backward)
-        self.multiply = multiplier(self.kind)
         key = (
             p.cell.name, p.activations, p.order, backward, p.T, p.N, p.I, p.H, p.D, self.dtype, self.exact, self.index,
             self.options, p.input_weight is None, current_wish(),
@@ -83,44 +81,33 @@ class Call:
         self.prepared = prepared
         self.plan = prepared.plan
         self.HP: int = prepared.HP or p.H
-        self._kept: list[Any] = []
-        self._used = 0
-        self._workspace: int | None = None
-        self._arena = self.kind.empty((prepared.scratch,), dtype_of("uint8")) if prepared.scratch else None
-        self.tape = Tape(self.kind)
-        for field in fields(p):
-            array = getattr(p, field.name)
-            if isinstance(array, DeviceArray):
-                array.pointer = Pointer(array.pointer, _GIVEN_AS.get(field.name, field.name))
+        self._given = problem
+        self._results: list[DeviceArray] = []
+        arrays = {field.name: getattr(p, field.name) for field in fields(p)}
+        arrays = {name: array for name, array in arrays.items() if isinstance(array, DeviceArray)}
+        self._arguments = [array.pointer for array in arrays.values()]
+        self.tape = Tape(self.kind, [_GIVEN_AS.get(name, name) for name in arrays])
+        places = {name: replace(array, pointer=self.tape.argument(k)) for k, (name, array) in enumerate(arrays.items())}
+        self.problem = replace(p, **places)
 
     def scratch(self, count: int, dtype: str | None = None) -> int:
-        """Pointer to memory for `count` elements that lives as long as the call.
-
-        The first call of a kind allocates piece by piece; later ones know the sum and allocate once, and so does the tape.
-        """
-        size = count * (self.problem.dtype if dtype is None else dtype_of(dtype)).itemsize
-        start = self._used
-        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        if self._arena is not None and self._used <= self._arena.size:
-            return self.tape.scratch(self._arena.pointer + start, start, size)
-        owner, pointer = self.kind.allocate((size,), dtype_of("uint8"))
-        self._kept.append(owner)
-        return self.tape.scratch(pointer, start, size)
+        """Pointer to memory for `count` elements that lives as long as the call."""
+        return self.tape.scratch(count * (self.problem.dtype if dtype is None else dtype_of(dtype)).itemsize)
 
     def result(self, shape: tuple[int, ...]) -> DeviceArray:
-        made: DeviceArray = self.kind.empty(shape, self.problem.dtype)
-        made.pointer = Pointer(made.pointer, self.tape.result(shape, made.dtype))
+        """An array that is there when the call has finished."""
+        dtype = self.problem.dtype
+        made = DeviceArray(None, self.kind, self.tape.result(shape, dtype), shape, packed_strides(shape), dtype)
+        self._results.append(made)
         return made
 
     def launch(self, launch: driver.Launch, *rows: Sequence[int]) -> None:
         """Launch with these kernel parameters, each a row of 64-bit integers."""
-        self.tape.launch(launch, rows)
-        launch(self.stream, *[driver.pack(row) for row in rows])
+        self.tape.launch(launch, *rows)
 
     def clear(self, pointer: int, size: int) -> None:
         """Set `size` bytes to zero."""
-        self.tape.set(driver.clear, pointer, size)
-        driver.clear(pointer, size, self.stream)
+        self.tape.set_bytes(0, pointer, size)
 
     def plain(self, array: DeviceArray | None, lengths: bool = False) -> int:
         """Pointer to the array laid out without gaps, copied if it was not; null for None.
@@ -188,22 +175,20 @@ class Call:
         return values
 
     def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
-        if self._workspace is None:
-            size = WORKSPACE if self.multiply.is_library else 0
-            self._workspace = self.scratch(size, "uint8")
         m, n, k = shape
         product = Product(
             m, n, k, a.pitch, a.transposed, b.pitch, b.transposed, c.pitch, self.dtype, result_dtype or self.dtype, self.exact
         )
-        pointers = (a.pointer, b.pointer, c.pointer, self._workspace)
-        self.tape.product(product, pointers)
-        self.multiply(self.stream, product, *pointers)
+        pointers = a.pointer, b.pointer, c.pointer
+        if products.is_library():
+            self.tape.product(product, *pointers)
+            return
+        for launch, rows in products.plain(self.index, product, *pointers):
+            self.launch(launch, *rows)
 
     def mark_empty(self, pointer: int, count: int) -> None:
-        """Fill an array of `count` operands with the word that means `not written yet`."""
-        words = count * self.problem.dtype.itemsize // 4
-        self.tape.set(driver.mark_empty, pointer, words)
-        driver.mark_empty(pointer, words, self.stream)
+        """Fill an array of `count` operands with the word that means `not written yet` (native/cuda/exchange.cuh)."""
+        self.tape.set_words(0xFFFFFFFF, pointer, count * self.problem.dtype.itemsize // 4)
 
     def run_persistent(self, file: str, values: dict[str, int], input_dtype: str | None = None) -> None:
         """Pack the weights and run all steps."""
@@ -221,8 +206,8 @@ class Call:
         self.launch(run, row)
 
     def finish(self) -> None:
-        self.prepared.scratch = max(self.prepared.scratch, self._used)
+        """Do all that was noted."""
         if self.tape.close():
-            self.problem.again = self.tape.run
-        if self.kind.synchronises:
-            driver.synchronise(self.stream)
+            self._given.again = self.tape.run
+        for array, owner in zip(self._results, self.tape.run_on(self._arguments), strict=True):
+            array.owner, array.pointer = owner, self.kind.pointer(owner)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ...errors import GatewiseError, UnsupportedError
 from .compiler import find_library
@@ -17,23 +16,6 @@ class CudaError(GatewiseError, RuntimeError):
     """The CUDA driver reported an error."""
 
 
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
-
-
-class _Config(ctypes.Structure):
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    ]
-
-
-_MOST_STREAMS = 64  # that a launch is kept ready for
-_COOPERATIVE, _CLUSTER = 2, 4  # CUlaunchAttributeID
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER = 8, 14  # CUfunction_attribute
 _SM_COUNT, _SHARED_LIMIT, _MAJOR, _MINOR, _COOPERATIVE_LAUNCH = 16, 97, 75, 76, 95  # CUdevice_attribute
 
@@ -46,18 +28,18 @@ def _cuda() -> ctypes.CDLL:
     code = library.cuInit(0)
     if code:
         raise UnsupportedError(f"the NVIDIA driver cannot start (error {code})")
-    pointer, address, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
-    library.cuLaunchKernelEx.argtypes = [pointer, pointer, pointer, pointer]
-    library.cuMemsetD32Async.argtypes = [address, ctypes.c_uint, size, pointer]
-    library.cuMemsetD8Async.argtypes = [address, ctypes.c_ubyte, size, pointer]
     return library
+
+
+def _error(code: int, what: str) -> CudaError:
+    text = ctypes.c_char_p()
+    _cuda().cuGetErrorString(code, ctypes.byref(text))
+    return CudaError(f"CUDA: {what}: {(text.value or b'unknown error').decode()} (error {code})")
 
 
 def _check(code: int, what: str) -> None:
     if code:
-        text = ctypes.c_char_p()
-        _cuda().cuGetErrorString(code, ctypes.byref(text))
-        raise CudaError(f"CUDA: {what}: {(text.value or b'unknown error').decode()} (error {code})")
+        raise _error(code, what)
 
 
 @lru_cache(maxsize=1)
@@ -109,18 +91,26 @@ def device(index: int) -> Device:
 
 
 @lru_cache(maxsize=64)
-def _primary_context(index: int) -> int:
+def primary_context(index: int) -> int:
     context = ctypes.c_void_p()
     _check(_cuda().cuDevicePrimaryCtxRetain(ctypes.byref(context), index), "context")
     return int(context.value or 0)
 
 
-def activate(index: int) -> None:
-    """Make the GPU's primary context, the one every framework uses, current in this thread."""
-    wanted, current = _primary_context(index), ctypes.c_void_p()
-    _cuda().cuCtxGetCurrent(ctypes.byref(current))
-    if current.value != wanted:
-        _check(_cuda().cuCtxSetCurrent(ctypes.c_void_p(wanted)), "context")
+@contextmanager
+def active(index: int) -> Iterator[None]:
+    """Inside, the GPU's primary context, the one every framework uses, is current in this thread."""
+    wanted, before = primary_context(index), ctypes.c_void_p()
+    _check(_cuda().cuCtxGetCurrent(ctypes.byref(before)), "context")
+    if before.value == wanted:
+        yield
+        return
+    _check(_cuda().cuCtxSetCurrent(ctypes.c_void_p(wanted)), "context")
+    try:
+        yield
+    finally:
+        if before.value is not None:
+            _check(_cuda().cuCtxSetCurrent(before), "context")
 
 
 class Module:
@@ -140,63 +130,42 @@ class Module:
         return self._functions[name]
 
 
+@dataclass(frozen=True)
 class Launch:
     """A kernel with everything about its launch but the stream and the arguments."""
 
-    def __init__(
-        self,
-        function: ctypes.c_void_p,
-        grid: tuple[int, int, int],
-        threads: int,
-        shared_bytes: int = 0,
-        cooperative: bool = False,
-        cluster: int = 1,
-    ) -> None:
-        self._function = function
-        if shared_bytes > 48 * 1024:
-            _check(_cuda().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes), "shared memory limit")
-        if cluster > 8:
-            _check(_cuda().cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1), "cluster size")
-        self._attributes = (_Attribute * 2)()
-        count = 0
-        if cooperative:
-            self._attributes[count].id = _COOPERATIVE
-            self._attributes[count].value[0] = 1
-            count += 1
-        if cluster > 1:
-            self._attributes[count].id = _CLUSTER
-            self._attributes[count].value[0:3] = [cluster, 1, 1]
-            count += 1
-        self._fixed = ((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes)
-        self._count = count
-        self._configs: dict[int, Any] = {}
-        self._run = _cuda().cuLaunchKernelEx
+    kernel: ctypes.c_void_p
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int = 0
+    cooperative: bool = False
+    cluster: int = 1
 
-    def _config(self, stream: int) -> Any:
-        """Made once for each stream and never changed, so that several threads can use one."""
-        if len(self._configs) >= _MOST_STREAMS:
-            self._configs.clear()
-        found = self._configs[stream] = ctypes.byref(_Config(*self._fixed, stream, self._attributes, self._count))
-        return found
+    def __post_init__(self) -> None:
+        if self.shared_bytes > 48 * 1024:
+            _check(_cuda().cuFuncSetAttribute(self.kernel, _MAX_DYNAMIC_SHARED, self.shared_bytes), "shared memory limit")
+        if self.cluster > 8:
+            _check(_cuda().cuFuncSetAttribute(self.kernel, _NON_PORTABLE_CLUSTER, 1), "cluster size")
 
-    def __call__(self, stream: int, *arguments: bytes) -> None:
-        """Arguments are laid out as the kernel's parameters are."""
-        parameters = (ctypes.c_char_p * len(arguments))(*arguments)  # points into the bytes themselves
-        code = self._run(self._configs.get(stream) or self._config(stream), self._function, parameters, None)
-        if code:
-            _check(code, "launching a kernel")
+    @property
+    def function(self) -> int:
+        return int(self.kernel.value or 0)
 
 
-def mark_empty(pointer: int, words: int, stream: int) -> None:
-    """Fill an array of operands with the word that means `not written yet` (native/cuda/exchange.cuh)."""
-    if words:
-        _check(_cuda().cuMemsetD32Async(pointer, 0xFFFFFFFF, words, stream), "setting memory")
+def address(library: ctypes.CDLL, name: str) -> int:
+    """Of a function."""
+    return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
 
 
-def clear(pointer: int, size: int, stream: int) -> None:
-    """Set `size` bytes to zero."""
-    if size:
-        _check(_cuda().cuMemsetD8Async(pointer, 0, size, stream), "setting memory")
+def addresses() -> list[int]:
+    """Of the functions a native tape calls, in its order."""
+    names = ("cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx", "cuMemsetD8Async", "cuMemsetD32Async")
+    return [address(_cuda(), name) for name in names]
+
+
+def failed(of_cublas: bool, code: int, what: str) -> CudaError:
+    """The error for what a native tape could not do."""
+    return CudaError(f"cuBLAS: {what} failed (status {code})") if of_cublas else _error(code, what)
 
 
 class Memory:
@@ -227,8 +196,3 @@ def download(target: int, pointer: int, size: int) -> None:
 
 def synchronise(stream: int) -> None:
     _check(_cuda().cuStreamSynchronize(ctypes.c_void_p(stream)), "waiting")
-
-
-def pack(values: Sequence[int]) -> bytes:
-    """64-bit kernel arguments, one after the other."""
-    return struct.pack(f"<{len(values)}q", *values)

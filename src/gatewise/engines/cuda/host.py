@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...device_arrays import CudaKind, DeviceArray
+from ...device_arrays import CudaKind, DeviceArray, packed_strides
 from ...problem import Problem
-from . import driver
+from . import driver, run_forward, run_gradient
 
 
 class HostKind(CudaKind):
@@ -20,13 +22,15 @@ class HostKind(CudaKind):
 
     def read(self, operation: str, name: str, value: Any) -> Any:
         plain = np.ascontiguousarray(value).reshape(value.shape)
-        made = self.empty(plain.shape, plain.dtype)
-        driver.upload(made.pointer, plain.ctypes.data, plain.nbytes)
-        return made
+        memory = driver.Memory(plain.nbytes)
+        driver.upload(memory.pointer, plain.ctypes.data, plain.nbytes)
+        return DeviceArray(memory, self, memory.pointer, plain.shape, packed_strides(plain.shape), plain.dtype)
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
-        memory = driver.Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        return memory, memory.pointer
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
+        return partial(driver.Memory, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+
+    def pointer(self, value: Any) -> int:
+        return int(value.pointer)
 
     def stream(self) -> int:
         return 0
@@ -39,9 +43,13 @@ def is_host(problem: Problem) -> bool:
     return isinstance(problem.source, np.ndarray)
 
 
-def uploaded(problem: Problem) -> Problem:
+def gpu_of(problem: Problem) -> int:
+    """The number of the GPU that runs the call."""
+    return _HOST.index if is_host(problem) else int(problem.source.kind.index)
+
+
+def _uploaded(problem: Problem) -> Problem:
     """The same call with every array on the first GPU."""
-    driver.activate(_HOST.index)
     arrays: dict[str, Any] = {
         field.name: _HOST.read("", field.name, value)
         for field in fields(problem)
@@ -50,9 +58,18 @@ def uploaded(problem: Problem) -> Problem:
     return replace(problem, **arrays)
 
 
-def downloaded(array: DeviceArray | None) -> Any:
+def _downloaded(array: DeviceArray | None) -> Any:
     if array is None:
         return None
     result = np.empty(array.shape, array.dtype)
     driver.download(result.ctypes.data, array.pointer, result.nbytes)
     return result
+
+
+def forward(problem: Problem) -> tuple[Any, Any, Any]:
+    state, cell, z_state = run_forward.forward(_uploaded(problem))
+    return _downloaded(state), _downloaded(cell), _downloaded(z_state)
+
+
+def gradients(problem: Problem) -> dict[str, Any]:
+    return {name: _downloaded(array) for name, array in run_gradient.gradients(_uploaded(problem)).items()}

@@ -11,8 +11,8 @@ from .steps import Steps
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
-    p = problem
-    call = Call(p, backward=False)
+    call = Call(problem, backward=False)
+    p = call.problem
     wants_cell = p.cell.has_cell and (p.descriptor.training or getattr(p.descriptor, "produce_cell", False))
     state = call.result((p.T, p.N, p.D * p.H))
     cell = call.result((p.T, p.N, p.D * p.H)) if wants_cell else None

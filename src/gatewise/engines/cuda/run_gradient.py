@@ -18,8 +18,8 @@ _SHARES = 64  # blocks that divide the rows of a column sum
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
-    p = problem
-    call = Call(p, backward=True)
+    call = Call(problem, backward=True)
+    p = call.problem
     results = {name: call.result(getattr(p, name).shape) for name in _ARGUMENTS if getattr(p, name) is not None}
     if call.rows == 0:
         for result in results.values():

@@ -24,9 +24,7 @@ class Steps:
         self._row = kernels.arguments(values)
 
     def launch(self, name: str, *numbers: int) -> None:
-        launch = self._call.prepared.once(
-            (name, self._module), lambda: driver.Launch(self._module[name], self._grid, _THREADS)
-        )
+        launch = self._call.prepared.once((name, self._module), lambda: driver.Launch(self._module[name], self._grid, _THREADS))
         self._call.launch(launch, self._row, *[(number,) for number in numbers])
 
     def forward_product(self, phase: int) -> None:

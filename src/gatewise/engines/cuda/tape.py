@@ -1,153 +1,140 @@
-"""What a call did on the GPU, to do it again on other arrays of the same layout without working it out again.
+"""What a call does on the GPU, worked out before any of it is done, to do at once and again on other arrays of the same layout.
 
-While a call runs for the first time, its `Tape` notes every launch, product and memory set. Pointers among their arguments
-are `Pointer`s: integers that know from which argument, result or piece of scratch memory they come and how far into it
-they point. So the tape can put in the pointers of later arrays. It holds no memory itself, and many threads may run it.
+A call notes its launches, products and memory sets on a `Tape`. Pointers among their arguments are `Pointer`s: they know the
+argument, result or piece of scratch memory they point into, which need not be there yet. The tape is run by the native module
+(native/replay), which puts in where the arrays of that run are. It holds no memory, and many threads may run it.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ... import _native
 from ...device_arrays import CudaKind, dtype_of
-from . import driver
-from .products import Product, multiplier
+from . import driver, products
 
-_MOST_ENTRIES = 64  # a call with more (a launch for each step) gains nothing worth the memory
-_SCRATCH = "scratch memory"
+_MOST_ENTRIES = 4096  # of a tape that is kept: a call with more (a launch for each step) is not worth the memory
+_ALIGNMENT = 256
+_SCRATCH = 0  # the number of its region; those of the arguments follow, then those of the results
 
 
 class Pointer(int):
-    """An address in a named region: an argument, a result (by its number) or the scratch memory."""
+    """How far into a region: an argument, a result or the scratch memory."""
 
-    region: str | int
-    offset: int
+    region: int
 
-    def __new__(cls, value: int, region: str | int, offset: int = 0) -> Pointer:
-        made = super().__new__(cls, value)
-        made.region, made.offset = region, offset
+    def __new__(cls, region: int, offset: int = 0) -> Pointer:
+        made = super().__new__(cls, offset)
+        made.region = region
         return made
 
     def __add__(self, more: int) -> Pointer:
-        return Pointer(int(self) + more, self.region, self.offset + more)
+        return Pointer(self.region, int(self) + more)
 
 
-class _Row:
-    """Integers to pack, some of them pointers."""
-
-    def __init__(self, values: Sequence[int], place: dict[str | int, int]) -> None:
-        self.values = [int(value) for value in values]
-        self.moving = [(i, place[v.region], v.offset) for i, v in enumerate(values) if isinstance(v, Pointer)]
-        self.pack = struct.Struct(f"<{len(self.values)}q").pack
-
-    def packed(self, bases: list[int]) -> bytes:
-        values = self.values[:]
-        for i, region, offset in self.moving:
-            values[i] = bases[region] + offset
-        return self.pack(*values)
+def _place(pointer: int) -> tuple[int, int]:
+    assert isinstance(pointer, Pointer)
+    return pointer.region, int(pointer)
 
 
 class Tape:
-    """The doings of one call, in order."""
+    """The doings of one call, in order, on arguments of these names."""
 
-    def __init__(self, kind: CudaKind) -> None:
+    def __init__(self, kind: CudaKind, names: Sequence[str]) -> None:
         self._kind = kind
-        self._entries: list[tuple[Any, ...]] = []
-        self._results: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
+        self._names = names
+        self._makers: list[Callable[[], Any]] = []  # of results
         self._scratch = 0
-        self._regions: dict[str | int, int] = {}
+        self._multiplies = False
+        self._entries = 0
+        self._rows: dict[int, tuple[Sequence[int], int]] = {}  # by id: the row, kept so that no other has it; its number
+        self._native = _native.Tape([*driver.addresses(), *products.addresses()], driver.primary_context(kind.index))
 
-    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-        """Note a result; its region."""
-        self._results.append((shape, dtype))
-        return len(self._results) - 1
+    def argument(self, number: int) -> Pointer:
+        return Pointer(1 + number)
 
-    def scratch(self, pointer: int, offset: int, size: int) -> Pointer:
-        self._scratch = max(self._scratch, offset + size)
-        return Pointer(pointer, _SCRATCH, offset)
+    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pointer:
+        self._makers.append(self._kind.maker(shape, dtype))
+        return Pointer(len(self._names) + len(self._makers))
 
-    def launch(self, launch: driver.Launch, rows: tuple[Sequence[int], ...]) -> None:
-        self._note(launch, rows)
+    def scratch(self, size: int) -> Pointer:
+        """Memory that lives as long as the call."""
+        start = self._scratch
+        self._scratch += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return Pointer(_SCRATCH, start)
 
-    def product(self, product: Product, pointers: tuple[int, ...]) -> None:
-        self._note(product, pointers)
+    def launch(self, launch: driver.Launch, *rows: Sequence[int]) -> None:
+        """Launch with these kernel parameters, each a row of 64-bit integers. Launches may share a row."""
+        self._entries += 1
+        self._native.launch(
+            launch.function,
+            launch.grid,
+            launch.threads,
+            launch.shared_bytes,
+            launch.cooperative,
+            launch.cluster,
+            [self._row(row) for row in rows],
+        )
 
-    def set(self, how: Callable[[int, int, int], None], pointer: int, size: int) -> None:
-        """`how(pointer, size, stream)` sets memory."""
-        self._note(how, pointer, size)
+    def _row(self, values: Sequence[int]) -> int:
+        found = self._rows.get(id(values))
+        if found is None:
+            moving = [(i, *_place(value)) for i, value in enumerate(values) if isinstance(value, Pointer)]
+            found = self._rows[id(values)] = values, self._native.row(values, moving)
+        return found[1]
 
-    def _note(self, *entry: Any) -> None:
-        if len(self._entries) <= _MOST_ENTRIES:
-            self._entries.append(entry)
+    def product(self, product: products.Product, a: int, b: int, c: int) -> None:
+        self._entries += 1
+        if not self._multiplies:
+            self._multiplies = True
+            self._native.workspace(_place(self.scratch(products.WORKSPACE)), products.WORKSPACE)
+        p = product
+        # cuBLAS is column-major: it computes the transpose, c' = b' a'.
+        self._native.product(
+            (p.b_transposed, p.a_transposed),
+            (p.n, p.m, p.k),
+            (p.b_pitch, p.a_pitch, p.c_pitch),
+            p.types,
+            p.dtype == "float64",
+            (_place(b), _place(a), _place(c)),
+        )
+
+    def set_bytes(self, value: int, pointer: int, count: int) -> None:
+        if count:
+            self._entries += 1
+            self._native.set(False, value, _place(pointer), count)
+
+    def set_words(self, value: int, pointer: int, count: int) -> None:
+        """As `set_bytes`, for words of 4 bytes."""
+        if count:
+            self._entries += 1
+            self._native.set(True, value, _place(pointer), count)
 
     def close(self) -> bool:
-        """Put the entries into the form `run` takes; whether the tape can be kept."""
-        if not self._kind.replays or len(self._entries) > _MOST_ENTRIES:
-            return False
-        found = {pointer.region for entry in self._entries for pointer in _pointers(entry) if isinstance(pointer.region, str)}
-        self._names = sorted(found - {_SCRATCH})
-        regions: list[str | int] = [*self._names, *range(len(self._results)), _SCRATCH]
-        place = {region: number for number, region in enumerate(regions)}
-        self._rows: list[_Row] = []
-        numbers: dict[int, int] = {}  # of rows; launches that share one share its packing
-
-        def row(values: Sequence[int]) -> int:
-            if id(values) not in numbers:
-                numbers[id(values)] = len(self._rows)
-                self._rows.append(_Row(values, place))
-            return numbers[id(values)]
-
-        def at(pointer: int) -> tuple[int, int]:
-            assert isinstance(pointer, Pointer)
-            return place[pointer.region], pointer.offset
-
-        steps: list[tuple[Any, ...]] = []
-        for what, *rest in self._entries:
-            if isinstance(what, driver.Launch):
-                steps.append((0, what, [row(values) for values in rest[0]]))
-            elif isinstance(what, Product):
-                steps.append((1, what, [at(pointer) for pointer in rest[0]]))
-            else:
-                steps.append((2, what, (*at(rest[0]), rest[1])))
-        self._steps = steps
-        self._entries = []
-        return True
+        """Nothing more is noted; whether the tape is worth keeping."""
+        self._make_scratch = self._kind.maker((self._scratch,), dtype_of("uint8"))
+        self._rows.clear()
+        return self._kind.replays and self._entries <= _MOST_ENTRIES
 
     def run(self, given: dict[str, Any]) -> list[Any]:
-        """The call again, on these arguments; the results in the order they were noted."""
+        """The call on these arguments; the results in the order they were noted."""
+        pointer = self._kind.pointer
+        return self.run_on([pointer(given[name]) for name in self._names])
+
+    def run_on(self, arguments: list[int]) -> list[Any]:
+        """The same, by the arguments' pointers."""
         kind = self._kind
-        driver.activate(kind.index)
+        pointer = kind.pointer
+        scratch = self._make_scratch()  # lives until everything is on the stream
+        results = [make() for make in self._makers]
+        bases = [pointer(scratch), *arguments, *map(pointer, results)]
         stream = kind.stream()
-        bases = [kind.pointer(given[name]) for name in self._names]
-        results = []
-        for shape, dtype in self._results:
-            owner, pointer = kind.allocate(shape, dtype)
-            results.append(owner)
-            bases.append(pointer)
-        scratch, pointer = kind.allocate((self._scratch,), _BYTE)  # lives until everything is on the stream
-        bases.append(pointer)
-        rows = [row.packed(bases) for row in self._rows]
-        for code, what, rest in self._steps:
-            if code == 0:
-                what(stream, *[rows[number] for number in rest])
-            elif code == 1:
-                multiplier(kind)(stream, what, *[bases[region] + offset for region, offset in rest])
-            else:
-                what(bases[rest[0]] + rest[1], rest[2], stream)
-        del scratch
+        failure = self._native.run(bases, stream, products.handle(kind.index) if self._multiplies else 0)
+        if failure is not None:
+            raise driver.failed(*failure)
+        if kind.synchronises:
+            driver.synchronise(stream)
         return results
-
-
-_BYTE = dtype_of("uint8")
-
-
-def _pointers(entry: Any) -> list[Pointer]:
-    if isinstance(entry, Pointer):
-        return [entry]
-    if isinstance(entry, (tuple, list)):
-        return [pointer for part in entry for pointer in _pointers(part)]
-    return []

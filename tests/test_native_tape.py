@@ -1,0 +1,314 @@
+"""The native tape against functions that note how they were called: what it asks of CUDA, to the bit, and what it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewise import _native
+
+POINTER, NUMBER, SIZE, WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint
+CONTEXT = 5
+_handles = itertools.count(10_000)
+
+
+class Driver:
+    """CUDA's functions, in the order of a tape's addresses. `calls` has what each thread asked for; rows of parameters are
+    read as 8-byte integers, as many for each launch as `widths` says by kernel."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, list[tuple[Any, ...]]] = {}
+        self.widths: dict[int, list[int]] = {}
+        self.codes: dict[str, int] = {}
+        self.contexts: dict[int, int | None] = {}
+        functions: list[tuple[str, Callable[..., Any], list[Any]]] = [
+            ("get context", self._get_context, [ctypes.POINTER(POINTER)]),
+            ("set context", self._set_context, [POINTER]),
+            ("launch", self._launch, [POINTER, POINTER, ctypes.POINTER(POINTER), POINTER]),
+            ("bytes", self._note("bytes"), [ctypes.c_uint64, ctypes.c_ubyte, SIZE, POINTER]),
+            ("words", self._note("words"), [ctypes.c_uint64, WORD, SIZE, POINTER]),
+            ("stream", self._note("stream"), [POINTER, POINTER]),
+            ("workspace", self._note("workspace"), [POINTER, POINTER, SIZE]),
+            ("product", self._product, [
+                POINTER, *[NUMBER] * 5, POINTER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, POINTER,
+                *[NUMBER] * 4,
+            ]),
+        ]  # fmt: skip
+        self._kept = [self._callback(*each) for each in functions]
+        self.addresses = [ctypes.cast(each, POINTER).value or 0 for each in self._kept]
+
+    def _callback(self, name: str, act: Callable[..., Any], arguments: list[Any]) -> Any:
+        def call(*given: Any) -> int:
+            if self.codes.get(name):
+                return self.codes[name]
+            act(*given)
+            return 0
+
+        return ctypes.CFUNCTYPE(NUMBER, *arguments)(call)
+
+    def mine(self) -> list[tuple[Any, ...]]:
+        return self.calls.setdefault(threading.get_ident(), [])
+
+    def _note(self, name: str) -> Callable[..., None]:
+        return lambda *given: self.mine().append((name, *given))
+
+    def _get_context(self, context: Any) -> None:
+        context[0] = self.contexts.get(threading.get_ident(), CONTEXT)
+
+    def _set_context(self, context: int) -> None:
+        self.contexts[threading.get_ident()] = context
+        self.mine().append(("context", context))
+
+    def _launch(self, config: int, function: int, parameters: Any, extra: Any) -> None:
+        assert extra is None
+        grid_and_block = tuple((WORD * 7).from_address(config))
+        stream, attributes = (ctypes.c_uint64 * 2).from_address(config + 32)
+        count = WORD.from_address(config + 48).value
+        found = [tuple((WORD * 18).from_address(attributes + 72 * k)) for k in range(count)]
+        rows = [tuple((ctypes.c_int64 * n).from_address(parameters[k])) for k, n in enumerate(self.widths[function])]
+        self.mine().append(("launch", function, grid_and_block, stream, found, rows))
+
+    def _product(self, *given: Any) -> None:
+        kind = ctypes.c_double if given[8] == 1 else ctypes.c_float
+        alpha, beta = (kind.from_address(given[k]).value for k in (6, 13))
+        rest = [value for k, value in enumerate(given) if k not in (6, 13)]
+        self.mine().append(("product", alpha, beta, *rest))
+
+
+class Model:
+    """The same tape in Python: the calls it should make."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.native = _native.Tape(driver.addresses, CONTEXT)
+        self._driver = driver
+        self._rows: list[tuple[list[int], list[tuple[int, int, int]]]] = []
+        self._entries: list[Callable[[list[int], int, int], tuple[Any, ...]]] = []
+        self._multiplies = False
+        self._workspace = (0, 0, 0)
+
+    def row(self, values: list[int], moving: list[tuple[int, int, int]]) -> int:
+        self._rows.append((values, moving))
+        number = self.native.row(values, moving)
+        assert number == len(self._rows) - 1
+        return number
+
+    def launch(
+        self, function: int, grid: Any, threads: int, shared: int, cooperative: bool, cluster: int, rows: list[int]
+    ) -> None:
+        self.native.launch(function, grid, threads, shared, cooperative, cluster, rows)
+        self._driver.widths[function] = [len(self._rows[number][0]) for number in rows]
+        attributes = [(2, 0, 1, *[0] * 15)] if cooperative else []
+        attributes += [(4, 0, cluster, 1, 1, *[0] * 13)] if cluster > 1 else []
+
+        def packed(number: int, bases: list[int]) -> tuple[int, ...]:
+            values, moving = self._rows[number]
+            values = values[:]
+            for index, region, offset in moving:
+                values[index] = bases[region] + offset
+            return tuple(values)
+
+        self._entries.append(
+            lambda bases, stream, handle: (
+                "launch", function, (*grid, threads, 1, 1, shared), stream, attributes, [packed(row, bases) for row in rows],
+            )
+        )  # fmt: skip
+
+    def set(self, words: bool, value: int, where: tuple[int, int], count: int) -> None:
+        self.native.set(words, value, where, count)
+        name = "words" if words else "bytes"
+        self._entries.append(lambda bases, stream, handle: (name, bases[where[0]] + where[1], value, count, stream))
+
+    def product(self, transposed: Any, sizes: Any, pitches: Any, types: Any, wide: bool, places: Any) -> None:
+        self.native.product(transposed, sizes, pitches, types, wide, places)
+        self._multiplies = True
+
+        def call(bases: list[int], stream: int, handle: int) -> tuple[Any, ...]:
+            a, b, c = (bases[region] + offset for region, offset in places)
+            kind, result, compute = types
+            return (
+                "product", 1.0, 0.0, handle, *map(int, transposed), *sizes, a, kind, pitches[0], b, kind, pitches[1], c, result,
+                pitches[2], compute, -1,
+            )  # fmt: skip
+
+        self._entries.append(call)
+
+    def workspace(self, where: tuple[int, int], size: int) -> None:
+        self.native.workspace(where, size)
+        self._workspace = (*where, size)
+
+    def expected(self, bases: list[int], stream: int, handle: int) -> list[tuple[Any, ...]]:
+        region, offset, size = self._workspace
+        first: list[tuple[Any, ...]] = []
+        if self._multiplies:
+            first = [("stream", handle, stream), ("workspace", handle, bases[region] + offset, size)]
+        return first + [entry(bases, stream, handle) for entry in self._entries]
+
+
+REGIONS = 6
+
+
+def sampled(driver: Driver, seed: int) -> Model:
+    pick = random.Random(seed)
+    model = Model(driver)
+
+    def place() -> tuple[int, int]:
+        return pick.randrange(REGIONS), pick.choice([0, 256, 1 << 40])
+
+    numbers = []
+    for _ in range(pick.randint(1, 6)):
+        values = [pick.randint(-(1 << 63), (1 << 63) - 1) for _ in range(pick.choice([1, 1, 3, 38]))]
+        moving = [(k, *place()) for k in range(len(values)) if pick.random() < 0.5]
+        numbers.append(model.row(values, moving))
+    model.workspace(place(), 32 << 20)
+    for function in range(1, pick.randint(2, 30)):
+        kind = pick.choice(["launch", "set", "product"])
+        if kind == "launch":
+            grid = tuple(pick.randint(1, 65535) for _ in range(3))
+            rows = [pick.choice(numbers) for _ in range(pick.randint(0, 13))]
+            model.launch(function, grid, pick.choice([32, 256]), pick.choice([0, 232448]), pick.random() < 0.5,
+                         pick.choice([1, 4, 16]), rows)  # fmt: skip
+        elif kind == "set":
+            words = pick.random() < 0.5
+            model.set(words, pick.randrange(1 << 32) if words else pick.randrange(256), place(), pick.randint(1, 1 << 40))
+        else:
+            wide = pick.random() < 0.3
+            sizes, pitches = (tuple(pick.randint(1, 2**31 - 1) for _ in range(3)) for _ in range(2))
+            types = (1, 1, 70) if wide else pick.choice([(0, 0, 77), (14, 0, 68), (2, 2, 68)])
+            transposed = pick.random() < 0.5, pick.random() < 0.5
+            model.product(transposed, sizes, pitches, types, wide, tuple(place() for _ in range(3)))
+    return model
+
+
+def bases(pick: random.Random) -> list[int]:
+    return [pick.randrange(1 << 20, 1 << 47) for _ in range(REGIONS)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_run_is_what_was_noted_on_these_arrays(seed: int) -> None:
+    driver = Driver()
+    model, pick = sampled(driver, seed), random.Random(seed)
+    for _ in range(3):
+        at, stream, handle = bases(pick), pick.randrange(1 << 47), next(_handles)
+        assert model.native.run(at, stream, handle) is None
+        assert driver.mine() == model.expected(at, stream, handle)
+        driver.calls.clear()
+
+
+def test_threads_run_one_tape_at_once() -> None:
+    driver = Driver()
+    model = sampled(driver, 3)
+    wrong: list[int] = []
+    start = threading.Barrier(8)
+
+    def work(seed: int) -> None:
+        pick = random.Random(seed)
+        start.wait()
+        for _ in range(40):
+            at, stream, handle = bases(pick), pick.randrange(1 << 47), next(_handles)
+            failure = model.native.run(at, stream, handle)
+            if failure is not None or driver.mine() != model.expected(at, stream, handle):
+                wrong.append(seed)
+            driver.mine().clear()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def small(driver: Driver) -> Any:
+    """Every kind of entry once."""
+    tape = _native.Tape(driver.addresses, CONTEXT)
+    tape.workspace((0, 0), 64)
+    tape.launch(1, (1, 1, 1), 32, 0, False, 1, [tape.row([1], [])])
+    driver.widths[1] = [1]
+    tape.set(False, 0, (0, 0), 8)
+    tape.set(True, 0, (0, 0), 8)
+    tape.product((False, True), (4, 3, 2), (2, 2, 4), (0, 0, 68), False, ((0, 0), (0, 0), (0, 0)))
+    return tape
+
+
+@pytest.mark.parametrize(
+    ("function", "of_cublas", "what", "before"),
+    [
+        ("get context", False, "context", []),
+        ("stream", True, "setting the stream", []),
+        ("workspace", True, "setting the workspace", ["stream"]),
+        ("launch", False, "launching a kernel", ["stream", "workspace"]),
+        ("bytes", False, "setting memory", ["stream", "workspace", "launch"]),
+        ("words", False, "setting memory", ["stream", "workspace", "launch", "bytes"]),
+        ("product", True, "product of 3x2 and 2x4", ["stream", "workspace", "launch", "bytes", "words"]),
+    ],
+)
+def test_a_failure_ends_the_run_and_is_told(function: str, of_cublas: bool, what: str, before: list[str]) -> None:
+    driver = Driver()
+    tape, handle = small(driver), next(_handles)
+    driver.codes = {function: 700}
+    assert tape.run([4096], 7, handle) == (of_cublas, 700, what)
+    assert [call[0] for call in driver.mine()] == before
+    driver.calls.clear()
+    driver.codes = {}
+    assert tape.run([4096], 7, handle) is None
+    assert [call[0] for call in driver.mine()][-4:] == ["launch", "bytes", "words", "product"]
+
+
+def test_stream_and_workspace_are_told_when_they_change() -> None:
+    driver = Driver()
+    tape, handle = small(driver), next(_handles)
+    for base, stream, told in ((4096, 7, True), (4096, 7, False), (8192, 7, True), (8192, 8, True), (8192, 8, False)):
+        assert tape.run([base], stream, handle) is None
+        names = [call[0] for call in driver.mine()]
+        assert (names[:2] == ["stream", "workspace"]) == told
+        driver.calls.clear()
+
+
+def test_the_threads_gpu_is_left_as_it_was() -> None:
+    driver = Driver()
+    tape, me = small(driver), threading.get_ident()
+    for before, told in ((CONTEXT, []), (9, [CONTEXT, 9]), (None, [CONTEXT])):
+        driver.contexts[me] = before
+        for code, failure in ((0, None), (3, (False, 3, "launching a kernel"))):
+            driver.contexts[me] = before
+            driver.codes = {"launch": code}
+            assert tape.run([4096], 7, next(_handles)) == failure
+            assert [call[1] for call in driver.mine() if call[0] == "context"] == told
+            driver.calls.clear()
+
+
+def test_what_cannot_be_right_is_refused() -> None:
+    driver = Driver()
+    without_cublas = [*driver.addresses[:5], 0, 0, 0]
+    tape = _native.Tape(without_cublas, CONTEXT)
+    product = ((False, False), (1, 1, 1), (1, 1, 1), (0, 0, 68), False, ((0, 0), (0, 0), (0, 0)))
+    row = tape.row([1, 2], [(1, 0, 0)])
+    refused: list[tuple[str, Callable[[], Any]]] = [
+        ("of the driver", lambda: _native.Tape([0] * 8, CONTEXT)),
+        ("empty row", lambda: tape.row([], [])),
+        ("no such value", lambda: tape.row([1], [(1, 0, 0)])),
+        ("no such place", lambda: tape.row([1], [(0, 1 << 30, 0)])),
+        ("no such place", lambda: tape.set(True, 0, (0, -1), 8)),
+        ("no kernel", lambda: tape.launch(0, (1, 1, 1), 32, 0, False, 1, [row])),
+        ("empty grid", lambda: tape.launch(1, (1, 0, 1), 32, 0, False, 1, [row])),
+        ("empty block", lambda: tape.launch(1, (1, 1, 1), 0, 0, False, 1, [row])),
+        ("no such row", lambda: tape.launch(1, (1, 1, 1), 32, 0, False, 1, [row + 1])),
+        ("of cuBLAS", lambda: tape.product(*product)),
+        ("too large", lambda: small(driver).product(product[0], (1 << 31, 1, 1), *product[2:])),
+        ("unknown region", lambda: tape.run([], 7, 0)),
+        ("no cuBLAS handle", lambda: small(driver).run([4096], 7, 0)),
+    ]
+    for message, call in refused:
+        with pytest.raises(ValueError, match=message):
+            call()
+    for wrong in (lambda: _native.Tape([1], CONTEXT), lambda: tape.run(["x"], 7, 0), lambda: tape.row([1 << 64], [])):
+        with pytest.raises(TypeError):
+            wrong()
+    assert tape.run([4096], 7, 0) is None
+    assert not driver.mine()
