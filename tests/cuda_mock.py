@@ -4,7 +4,6 @@ runs without a GPU. Nothing is computed."""
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,15 +43,10 @@ _NATIVE: dict[str, list[Any]] = {
     "cuLaunchKernelEx": [ctypes.POINTER(_Config), _POINTER, ctypes.POINTER(_POINTER), _POINTER],
     "cuMemsetD8Async": [ctypes.c_uint64, ctypes.c_ubyte, _SIZE, _POINTER],
     "cuMemsetD32Async": [ctypes.c_uint64, ctypes.c_uint, _SIZE, _POINTER],
-    "cublasSetStream_v2": [_POINTER, _POINTER],
-    "cublasSetWorkspace_v2": [_POINTER, _POINTER, _SIZE],
-    "cublasGemmEx": [
-        _POINTER, *[_NUMBER] * 5, _POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER,
-        *[_NUMBER] * 4,
-    ],
-}  # fmt: skip
+    "cublasLtMatmul": [*[_POINTER] * 14, _SIZE, _POINTER],
+}
 # How many 8-byte parameters a kernel takes; the others take one row, `Arguments`, and these as many after it.
-_WITHOUT_ROW = {"copy": 13, "multiply": 12}
+_WITHOUT_ROW = {"copy": 13, "multiply": 11}
 _AFTER_ROW = {
     "column_sums": 2,
     "finish_sums": 5,
@@ -61,7 +55,6 @@ _AFTER_ROW = {
     "gradient_step0": 1,
     "gradient_step1": 1,
 }
-_handles = itertools.count(100)  # never the same twice, as the native module remembers a handle's stream
 
 
 def _integers(address: int, count: int) -> list[int]:
@@ -79,7 +72,7 @@ class Library:
         self.contexts: dict[int, int] = {}  # of threads
         self._kind = kind
         self._functions: dict[int, str] = {}
-        self._set_up: dict[int, list[Any]] = {}  # a handle's stream and workspace
+        self._objects: dict[int, list[Any]] = {}  # of cuBLAS: what is known of each
         self._made: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -157,27 +150,36 @@ class Library:
         self.calls.append(("clear", self._kind.place(pointer), byte, size, stream))
         return 0
 
-    def _cublasCreate_v2(self, handle: Any) -> int:
-        handle._obj.value = next(_handles)
+    def _create(self, made: Any, *given: Any) -> int:
+        made._obj.value = 1000 + len(self._objects)
+        self._objects[made._obj.value] = [getattr(each, "value", each) for each in given]
         return 0
 
-    def _cublasSetStream_v2(self, handle: int, stream: int) -> int:
-        self._set_up[handle] = [stream]
+    _cublasLtCreate = _cublasLtMatmulDescCreate = _cublasLtMatrixLayoutCreate = _cublasLtMatmulPreferenceCreate = _create
+
+    def _set(self, thing: Any, attribute: int, value: Any, size: Any) -> int:
+        assert ctypes.sizeof(value._obj) == size.value
+        self._objects[thing.value].append((attribute, value._obj.value))
         return 0
 
-    def _cublasSetWorkspace_v2(self, handle: int, workspace: int, size: int) -> int:
-        self._set_up[handle][1:] = [workspace, size]
+    _cublasLtMatmulDescSetAttribute = _cublasLtMatmulPreferenceSetAttribute = _set
+
+    def _cublasLtMatmulAlgoGetHeuristic(self, *given: Any) -> int:
+        preference, wanted, found, count = given[6:]
+        assert wanted == 1
+        found._obj.algorithm[0] = preference.value
+        count._obj.value = 1
         return 0
 
-    def _cublasGemmEx(self, handle: int, *given: Any) -> int:
-        alpha, a, b, beta, c = 5, 6, 9, 12, 13
-        assert all(given[place] for place in (a, b, c))
-        double = given[16] == products._COMPUTE_64F
-        factors = [(ctypes.c_double if double else ctypes.c_float).from_address(given[k]).value for k in (alpha, beta)]
+    def _cublasLtMatmul(self, handle: int, *given: Any) -> int:
+        description, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, size, stream = given
+        assert all((a, b, c, handle in self._objects))
+        assert (c, c_layout) == (d, d_layout)
+        known = [self._objects[each] for each in (description, a_layout, b_layout, c_layout, _integers(algorithm, 1)[0])]
+        double = known[0][0] == products._COMPUTE_64F
+        factors = [(ctypes.c_double if double else ctypes.c_float).from_address(each).value for each in (alpha, beta)]
         assert factors == [1, 0]
-        stream, workspace, size = self._set_up[handle]
-        numbers = [self._kind.place(each) for k, each in enumerate(given) if k not in (alpha, beta)]
-        self.calls.append(("product", stream, self._kind.place(workspace), size, *numbers))
+        self.calls.append(("product", stream, *map(self._kind.place, (workspace, a, b, c)), size, known))
         return 0
 
     def names(self) -> list[str]:
@@ -239,13 +241,15 @@ def gpu(device: driver.Device = driver.H200) -> Iterator[tuple[Library, Kind]]:
                 patch.start()
                 stack.append(patch.stop)
         driver.primary_context.cache_clear()
-        products._handles.made.clear()
+        products.handle.cache_clear()
+        products.planned.cache_clear()
         yield library, kind
     finally:
         for stop in reversed(stack):
             stop()
         driver.primary_context.cache_clear()
-        products._handles.made.clear()
+        products.handle.cache_clear()
+        products.planned.cache_clear()
 
 
 assert arrays is problem.arrays

@@ -304,6 +304,14 @@ def test_gradients_in_a_cuda_graph(family: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
+def test_arguments_that_are_not_aligned() -> None:
+    x, R, W, b = plain_lstm()
+    crooked = [torch.cat((each.flatten()[:1], each.flatten()))[1:].view(each.shape) for each in (x, R, W, b)]
+    assert crooked[0].data_ptr() % 16
+    for _ in range(2):
+        assert torch.equal(gatewise.lstm(*crooked)[0], gatewise.lstm(x, R, W, b)[0])
+
+
 def test_lengths_out_of_range_act_like_the_nearest() -> None:
     arguments = plain_lstm(T=6, N=4)
     wild = torch.tensor([-(2**32) + 3, -1, 6, 2**40], device="cuda")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -14,8 +13,8 @@ import pytest
 from gatewise import _native
 
 POINTER, NUMBER, SIZE, WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint
-CONTEXT = 5
-_handles = itertools.count(10_000)
+CONTEXT, HANDLE = 5, 10_000
+WIDE = range(2, 100, 2)  # descriptions of products in float64
 
 
 class Driver:
@@ -33,13 +32,8 @@ class Driver:
             ("launch", self._launch, [POINTER, POINTER, ctypes.POINTER(POINTER), POINTER]),
             ("bytes", self._note("bytes"), [ctypes.c_uint64, ctypes.c_ubyte, SIZE, POINTER]),
             ("words", self._note("words"), [ctypes.c_uint64, WORD, SIZE, POINTER]),
-            ("stream", self._note("stream"), [POINTER, POINTER]),
-            ("workspace", self._note("workspace"), [POINTER, POINTER, SIZE]),
-            ("product", self._product, [
-                POINTER, *[NUMBER] * 5, POINTER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, POINTER,
-                *[NUMBER] * 4,
-            ]),
-        ]  # fmt: skip
+            ("product", self._product, [*[POINTER] * 14, SIZE, POINTER]),
+        ]
         self._kept = [self._callback(*each) for each in functions]
         self.addresses = [ctypes.cast(each, POINTER).value or 0 for each in self._kept]
 
@@ -75,10 +69,11 @@ class Driver:
         self.mine().append(("launch", function, grid_and_block, stream, found, rows))
 
     def _product(self, *given: Any) -> None:
-        kind = ctypes.c_double if given[8] == 1 else ctypes.c_float
-        alpha, beta = (kind.from_address(given[k]).value for k in (6, 13))
-        rest = [value for k, value in enumerate(given) if k not in (6, 13)]
-        self.mine().append(("product", alpha, beta, *rest))
+        kind = ctypes.c_double if given[1] in WIDE else ctypes.c_float
+        alpha, beta = (kind.from_address(given[k]).value for k in (2, 7))
+        algorithm = list((ctypes.c_uint64 * 8).from_address(given[12]))
+        rest = [value for k, value in enumerate(given) if k not in (2, 7, 12)]
+        self.mine().append(("product", alpha, beta, algorithm, *rest))
 
 
 class Model:
@@ -89,7 +84,6 @@ class Model:
         self._driver = driver
         self._rows: list[tuple[list[int], list[tuple[int, int, int]]]] = []
         self._entries: list[Callable[[list[int], int, int], tuple[Any, ...]]] = []
-        self._multiplies = False
         self._workspace = (0, 0, 0)
 
     def row(self, values: list[int], moving: list[tuple[int, int, int]]) -> int:
@@ -124,16 +118,16 @@ class Model:
         name = "words" if words else "bytes"
         self._entries.append(lambda bases, stream, handle: (name, bases[where[0]] + where[1], value, count, stream))
 
-    def product(self, transposed: Any, sizes: Any, pitches: Any, types: Any, wide: bool, places: Any) -> None:
-        self.native.product(transposed, sizes, pitches, types, wide, places)
-        self._multiplies = True
+    def product(self, objects: Any, algorithm: Any, sizes: Any, places: Any) -> None:
+        self.native.product(objects, algorithm, sizes, objects[0] in WIDE, places)
 
         def call(bases: list[int], stream: int, handle: int) -> tuple[Any, ...]:
             a, b, c = (bases[region] + offset for region, offset in places)
-            kind, result, compute = types
+            description, a_layout, b_layout, c_layout = objects
+            region, offset, size = self._workspace
             return (
-                "product", 1.0, 0.0, handle, *map(int, transposed), *sizes, a, kind, pitches[0], b, kind, pitches[1], c, result,
-                pitches[2], compute, -1,
+                "product", 1.0, 0.0, algorithm, handle, description, a, a_layout, b, b_layout, c, c_layout, c, c_layout,
+                bases[region] + offset, size, stream,
             )  # fmt: skip
 
         self._entries.append(call)
@@ -143,11 +137,7 @@ class Model:
         self._workspace = (*where, size)
 
     def expected(self, bases: list[int], stream: int, handle: int) -> list[tuple[Any, ...]]:
-        region, offset, size = self._workspace
-        first: list[tuple[Any, ...]] = []
-        if self._multiplies:
-            first = [("stream", handle, stream), ("workspace", handle, bases[region] + offset, size)]
-        return first + [entry(bases, stream, handle) for entry in self._entries]
+        return [entry(bases, stream, handle) for entry in self._entries]
 
 
 REGIONS = 6
@@ -177,11 +167,9 @@ def sampled(driver: Driver, seed: int) -> Model:
             words = pick.random() < 0.5
             model.set(words, pick.randrange(1 << 32) if words else pick.randrange(256), place(), pick.randint(1, 1 << 40))
         else:
-            wide = pick.random() < 0.3
-            sizes, pitches = (tuple(pick.randint(1, 2**31 - 1) for _ in range(3)) for _ in range(2))
-            types = (1, 1, 70) if wide else pick.choice([(0, 0, 77), (14, 0, 68), (2, 2, 68)])
-            transposed = pick.random() < 0.5, pick.random() < 0.5
-            model.product(transposed, sizes, pitches, types, wide, tuple(place() for _ in range(3)))
+            objects = tuple(pick.randint(1, 99) for _ in range(4))
+            algorithm = [pick.randrange(1 << 64) for _ in range(8)]
+            model.product(objects, algorithm, (1, 2, 3), tuple(place() for _ in range(3)))
     return model
 
 
@@ -194,7 +182,7 @@ def test_a_run_is_what_was_noted_on_these_arrays(seed: int) -> None:
     driver = Driver()
     model, pick = sampled(driver, seed), random.Random(seed)
     for _ in range(3):
-        at, stream, handle = bases(pick), pick.randrange(1 << 47), next(_handles)
+        at, stream, handle = bases(pick), pick.randrange(1 << 47), HANDLE
         assert model.native.run(at, stream, handle) is None
         assert driver.mine() == model.expected(at, stream, handle)
         driver.calls.clear()
@@ -210,7 +198,7 @@ def test_threads_run_one_tape_at_once() -> None:
         pick = random.Random(seed)
         start.wait()
         for _ in range(40):
-            at, stream, handle = bases(pick), pick.randrange(1 << 47), next(_handles)
+            at, stream, handle = bases(pick), pick.randrange(1 << 47), HANDLE
             failure = model.native.run(at, stream, handle)
             if failure is not None or driver.mine() != model.expected(at, stream, handle):
                 wrong.append(seed)
@@ -232,7 +220,7 @@ def small(driver: Driver) -> Any:
     driver.widths[1] = [1]
     tape.set(False, 0, (0, 0), 8)
     tape.set(True, 0, (0, 0), 8)
-    tape.product((False, True), (4, 3, 2), (2, 2, 4), (0, 0, 68), False, ((0, 0), (0, 0), (0, 0)))
+    tape.product((1, 2, 3, 4), [0] * 8, (4, 3, 2), False, ((0, 0), (0, 0), (0, 0)))
     return tape
 
 
@@ -240,17 +228,15 @@ def small(driver: Driver) -> Any:
     ("function", "of_cublas", "what", "before"),
     [
         ("get context", False, "context", []),
-        ("stream", True, "setting the stream", []),
-        ("workspace", True, "setting the workspace", ["stream"]),
-        ("launch", False, "launching a kernel", ["stream", "workspace"]),
-        ("bytes", False, "setting memory", ["stream", "workspace", "launch"]),
-        ("words", False, "setting memory", ["stream", "workspace", "launch", "bytes"]),
-        ("product", True, "product of 3x2 and 2x4", ["stream", "workspace", "launch", "bytes", "words"]),
+        ("launch", False, "launching a kernel", []),
+        ("bytes", False, "setting memory", ["launch"]),
+        ("words", False, "setting memory", ["launch", "bytes"]),
+        ("product", True, "product of 3x2 and 2x4", ["launch", "bytes", "words"]),
     ],
 )
 def test_a_failure_ends_the_run_and_is_told(function: str, of_cublas: bool, what: str, before: list[str]) -> None:
     driver = Driver()
-    tape, handle = small(driver), next(_handles)
+    tape, handle = small(driver), HANDLE
     driver.codes = {function: 700}
     assert tape.run([4096], 7, handle) == (of_cublas, 700, what)
     assert [call[0] for call in driver.mine()] == before
@@ -258,16 +244,6 @@ def test_a_failure_ends_the_run_and_is_told(function: str, of_cublas: bool, what
     driver.codes = {}
     assert tape.run([4096], 7, handle) is None
     assert [call[0] for call in driver.mine()][-4:] == ["launch", "bytes", "words", "product"]
-
-
-def test_stream_and_workspace_are_told_when_they_change() -> None:
-    driver = Driver()
-    tape, handle = small(driver), next(_handles)
-    for base, stream, told in ((4096, 7, True), (4096, 7, False), (8192, 7, True), (8192, 8, True), (8192, 8, False)):
-        assert tape.run([base], stream, handle) is None
-        names = [call[0] for call in driver.mine()]
-        assert (names[:2] == ["stream", "workspace"]) == told
-        driver.calls.clear()
 
 
 def test_the_threads_gpu_is_left_as_it_was() -> None:
@@ -278,19 +254,19 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
         for code, failure in ((0, None), (3, (False, 3, "launching a kernel"))):
             driver.contexts[me] = before
             driver.codes = {"launch": code}
-            assert tape.run([4096], 7, next(_handles)) == failure
+            assert tape.run([4096], 7, HANDLE) == failure
             assert [call[1] for call in driver.mine() if call[0] == "context"] == told
             driver.calls.clear()
 
 
 def test_what_cannot_be_right_is_refused() -> None:
     driver = Driver()
-    without_cublas = [*driver.addresses[:5], 0, 0, 0]
+    without_cublas = [*driver.addresses[:5], 0]
     tape = _native.Tape(without_cublas, CONTEXT)
-    product = ((False, False), (1, 1, 1), (1, 1, 1), (0, 0, 68), False, ((0, 0), (0, 0), (0, 0)))
+    product = ((1, 2, 3, 4), [0] * 8, (1, 1, 1), False, ((0, 0), (0, 0), (0, 0)))
     row = tape.row([1, 2], [(1, 0, 0)])
     refused: list[tuple[str, Callable[[], Any]]] = [
-        ("of the driver", lambda: _native.Tape([0] * 8, CONTEXT)),
+        ("of the driver", lambda: _native.Tape([0] * 6, CONTEXT)),
         ("empty row", lambda: tape.row([], [])),
         ("no such value", lambda: tape.row([1], [(1, 0, 0)])),
         ("no such place", lambda: tape.row([1], [(0, 1 << 30, 0)])),
@@ -299,8 +275,8 @@ def test_what_cannot_be_right_is_refused() -> None:
         ("empty grid", lambda: tape.launch(1, (1, 0, 1), 32, 0, False, 1, [row])),
         ("empty block", lambda: tape.launch(1, (1, 1, 1), 0, 0, False, 1, [row])),
         ("no such row", lambda: tape.launch(1, (1, 1, 1), 32, 0, False, 1, [row + 1])),
-        ("of cuBLAS", lambda: tape.product(*product)),
-        ("too large", lambda: small(driver).product(product[0], (1 << 31, 1, 1), *product[2:])),
+        ("cublasLtMatmul is missing", lambda: tape.product(*product)),
+        ("not worked out", lambda: small(driver).product((1, 0, 3, 4), *product[1:])),
         ("unknown region", lambda: tape.run([], 7, 0)),
         ("no cuBLAS handle", lambda: small(driver).run([4096], 7, 0)),
     ]

@@ -7,7 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <limits>
 #include <tuple>
 
 #include "replay/tape.h"
@@ -23,15 +22,8 @@ using Where = std::pair<size_t, int64_t>;
 
 gatewise::Place place(const Where& where) { return {where.first, where.second}; }
 
-int narrow(int64_t value) {
-  if (value < 0 || value > std::numeric_limits<int>::max()) {
-    throw nb::value_error("native tape: a product too large for cuBLAS");
-  }
-  return static_cast<int>(value);
-}
-
-void make(Tape* tape, const std::array<Address, 8>& f, Address context) {
-  new (tape) Tape({f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]}, context);
+void make(Tape* tape, const std::array<Address, 6>& f, Address context) {
+  new (tape) Tape({f[0], f[1], f[2], f[3], f[4], f[5]}, context);
 }
 
 size_t row(Tape& tape, const std::vector<int64_t>& values, const std::vector<std::tuple<size_t, size_t, int64_t>>& moving) {
@@ -49,12 +41,10 @@ void set(Tape& tape, bool words, unsigned value, const Where& where, size_t coun
   tape.add(gatewise::Set{words, value, place(where), count});
 }
 
-void product(Tape& tape, const std::array<bool, 2>& transposed, const std::array<int64_t, 3>& sizes,
-             const std::array<int64_t, 3>& pitches, const std::array<int, 3>& types, bool wide,
-             const std::array<Where, 3>& places) {
-  tape.add(gatewise::Multiply{transposed[0], transposed[1], narrow(sizes[0]), narrow(sizes[1]), narrow(sizes[2]),
-                              narrow(pitches[0]), narrow(pitches[1]), narrow(pitches[2]), types[0], types[1], types[2],
-                              wide, place(places[0]), place(places[1]), place(places[2])});
+void product(Tape& tape, const std::array<Address, 4>& objects, const std::array<uint64_t, 8>& algorithm,
+             const std::array<int64_t, 3>& sizes, bool wide, const std::array<Where, 3>& places) {
+  tape.add(gatewise::Multiply{objects[0], objects[1], objects[2], objects[3], algorithm, sizes, wide, place(places[0]),
+                              place(places[1]), place(places[2])});
 }
 
 // None, or what failed: whether cuBLAS failed, with what code, at what.
@@ -76,7 +66,7 @@ void bind_tape(nb::module_& module) {
       .def("row", &row, "values"_a, "moving"_a)
       .def("launch", &launch, "function"_a, "grid"_a, "threads"_a, "shared_bytes"_a, "cooperative"_a, "cluster"_a, "rows"_a)
       .def("set", &set, "words"_a, "value"_a, "where"_a, "count"_a)
-      .def("product", &product, "transposed"_a, "sizes"_a, "pitches"_a, "types"_a, "wide"_a, "places"_a)
+      .def("product", &product, "objects"_a, "algorithm"_a, "sizes"_a, "wide"_a, "places"_a)
       .def("workspace", [](Tape& tape, const Where& where, size_t size) { tape.set_workspace(place(where), size); })
       .def("run", &run);
 }

@@ -27,20 +27,8 @@ using SetContext = int (*)(void*);
 using LaunchKernel = int (*)(const LaunchConfig*, void*, void**, void**);
 using SetBytes = int (*)(uint64_t, unsigned char, size_t, void*);
 using SetWords = int (*)(uint64_t, unsigned, size_t, void*);
-using SetStream = int (*)(void*, void*);
-using SetWorkspace = int (*)(void*, void*, size_t);
-using GemmEx = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*,
-                       void*, int, int, int, int);
-
-// What this thread's cuBLAS handle was last told: mostly the same again. Handles are never given back.
-struct SetUp {
-  void *handle = nullptr, *stream = nullptr, *workspace = nullptr;
-  size_t size = 0;
-
-  bool operator==(const SetUp& other) const {
-    return handle == other.handle && stream == other.stream && workspace == other.workspace && size == other.size;
-  }
-};
+using Matmul = int (*)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*,
+                       void*, const void*, void*, size_t, void*);
 
 void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
@@ -88,10 +76,9 @@ void Tape::add(const Set& set) {
 }
 
 void Tape::add(const Multiply& multiply) {
-  const Functions& f = functions_;
-  need(f.set_stream && f.set_workspace && f.multiply, "a function of cuBLAS is missing");
   const Multiply& m = multiply;
-  for (const int size : {m.m, m.n, m.k, m.a_pitch, m.b_pitch, m.c_pitch}) need(size >= 0, "a negative size");
+  need(functions_.multiply, "cublasLtMatmul is missing");
+  need(m.description && m.a_layout && m.b_layout && m.c_layout, "a product that was not worked out");
   for (const Place& place : {m.a, m.b, m.c}) note(place);
   entries_.emplace_back(multiply);
   multiplies_ = true;
@@ -120,21 +107,8 @@ struct Tape::Run {
     return code == 0;
   }
 
-  bool prepare() {
+  void prepare() {
     for (const Moving& each : tape.moving_) values[each.index] = static_cast<int64_t>(at(each.place));
-    if (!tape.multiplies_) return true;
-    const Functions& f = tape.functions_;
-    const SetUp wanted{handle, stream, pointer(at(tape.workspace_)), tape.workspace_size_};
-    thread_local SetUp now;
-    if (now == wanted) return true;
-    now = {};
-    // The stream first: setting it takes the workspace away.
-    const auto set_stream = reinterpret_cast<SetStream>(f.set_stream);
-    const auto set_workspace = reinterpret_cast<SetWorkspace>(f.set_workspace);
-    if (!done(set_stream(handle, stream), "setting the stream", true)) return false;
-    if (!done(set_workspace(handle, wanted.workspace, wanted.size), "setting the workspace", true)) return false;
-    now = wanted;
-    return true;
   }
 
   bool operator()(const Launch& launch) {
@@ -172,12 +146,14 @@ struct Tape::Run {
     static const double wide_one = 1, wide_zero = 0;
     const void* alpha = m.wide ? static_cast<const void*>(&wide_one) : &one;
     const void* beta = m.wide ? static_cast<const void*>(&wide_zero) : &zero;
-    const int code = reinterpret_cast<GemmEx>(tape.functions_.multiply)(
-        handle, m.a_transposed, m.b_transposed, m.m, m.n, m.k, alpha, pointer(at(m.a)), m.type, m.a_pitch,
-        pointer(at(m.b)), m.type, m.b_pitch, beta, pointer(at(m.c)), m.result_type, m.c_pitch, m.compute, -1);
+    void* const c = pointer(at(m.c));
+    void* const c_layout = pointer(m.c_layout);
+    const int code = reinterpret_cast<Matmul>(tape.functions_.multiply)(
+        handle, pointer(m.description), alpha, pointer(at(m.a)), pointer(m.a_layout), pointer(at(m.b)), pointer(m.b_layout),
+        beta, c, c_layout, c, c_layout, m.algorithm.data(), pointer(at(tape.workspace_)), tape.workspace_size_, stream);
     if (code == 0) return true;
-    const auto size = [](int rows, int columns) { return std::to_string(rows) + "x" + std::to_string(columns); };
-    return done(code, ("product of " + size(m.n, m.k) + " and " + size(m.k, m.m)).c_str(), true);
+    const auto size = [](int64_t rows, int64_t columns) { return std::to_string(rows) + "x" + std::to_string(columns); };
+    return done(code, ("product of " + size(m.sizes[1], m.sizes[2]) + " and " + size(m.sizes[2], m.sizes[0])).c_str(), true);
   }
 };
 
@@ -189,7 +165,8 @@ Failure Tape::run(const std::vector<Address>& bases, Address stream, Address han
   const auto set_context = reinterpret_cast<SetContext>(functions_.set_context);
   if (!run.done(reinterpret_cast<GetContext>(functions_.get_context)(&before), "context")) return run.failure;
   if (before != wanted && !run.done(set_context(wanted), "context")) return run.failure;
-  bool well = run.prepare();
+  run.prepare();
+  bool well = true;
   for (size_t k = 0; well && k < entries_.size(); ++k) well = std::visit(run, entries_[k]);
   // A thread's current GPU is its own: it is left as it was found, where it had one.
   if (before != wanted && before != nullptr) {

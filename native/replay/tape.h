@@ -27,9 +27,9 @@ struct Moving {
   Place place;
 };
 
-// Addresses of functions; 0 where there is no cuBLAS.
+// Addresses of functions; that of cublasLtMatmul is 0 where there is no cuBLAS.
 struct Functions {
-  Address get_context, set_context, launch, set_bytes, set_words, set_stream, set_workspace, multiply;
+  Address get_context, set_context, launch, set_bytes, set_words, multiply;
 };
 
 // A kernel and everything about its launch but the stream and the values of its parameters.
@@ -50,12 +50,12 @@ struct Set {
   size_t count;
 };
 
-// cublasGemmEx: column-major, c[m, n] = a[m, k] b[k, n].
+// cublasLtMatmul, all but where the matrices are: column-major, c[m, n] = a[m, k] b[k, n].
 struct Multiply {
-  bool a_transposed, b_transposed;
-  int m, n, k, a_pitch, b_pitch, c_pitch;
-  int type, result_type, compute;  // cudaDataType, cublasComputeType_t
-  bool wide;                       // the factor of the product is a double
+  Address description, a_layout, b_layout, c_layout;  // objects of cuBLASLt
+  std::array<uint64_t, 8> algorithm;                  // cublasLtMatmulAlgo_t
+  std::array<int64_t, 3> sizes;                       // m, n, k, to tell of a failure
+  bool wide;                                          // the factor of the product is a double
   Place a, b, c;
 };
 
@@ -77,8 +77,8 @@ class Tape {
   void add(const Multiply& multiply);
   void set_workspace(Place where, size_t size);  // that products use
 
-  // Puts everything on the stream. `bases` has the address of each region; `handle` is a cuBLAS handle that no other thread
-  // uses meanwhile, 0 if nothing is multiplied. After a failure the entries that follow are left out.
+  // Puts everything on the stream. `bases` has the address of each region; `handle` is one of cuBLASLt, 0 if nothing is
+  // multiplied. After a failure the entries that follow are left out.
   Failure run(const std::vector<Address>& bases, Address stream, Address handle) const;
 
  private:

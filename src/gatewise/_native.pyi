@@ -48,10 +48,9 @@ class Tape:
     def set(self, words: bool, value: int, where: tuple[int, int], count: int) -> None: ...
     def product(
         self,
-        transposed: tuple[bool, bool],
+        objects: tuple[int, int, int, int],
+        algorithm: Sequence[int],
         sizes: tuple[int, int, int],
-        pitches: tuple[int, int, int],
-        types: tuple[int, int, int],
         wide: bool,
         places: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
     ) -> None: ...

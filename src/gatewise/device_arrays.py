@@ -17,6 +17,9 @@ from .arrays import Kind, bfloat16
 from .errors import DTypeError, UnsupportedError
 
 
+ALIGNMENT = 16  # bytes, of arrays that are used where they are; others are copied
+
+
 @dataclass(slots=True)
 class DeviceArray:
     """A strided array in the memory of one GPU. `owner` is the framework's array and keeps the memory alive."""
@@ -34,6 +37,10 @@ class DeviceArray:
         for length in self.shape:
             size *= length
         return size
+
+    @property
+    def aligned(self) -> bool:
+        return self.pointer % ALIGNMENT == 0
 
     @property
     def contiguous(self) -> bool:
@@ -149,7 +156,7 @@ class _TorchCuda(CudaKind):
             ):
                 return None
             else:
-                found += value.shape, value.stride(), value.dtype, value.device
+                found += value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % ALIGNMENT
         return tuple(found)
 
     def pointer(self, value: Any) -> int:

@@ -18,7 +18,7 @@ from ...problem import Problem
 from . import driver, kernels, products
 from .planner import Plan, choose, current_wish
 from .products import Matrix, Product
-from .tape import Tape
+from .tape import Pointer, Tape
 
 _MOST_PREPARED = 1024
 _GIVEN_AS = {"cell_output": "cell_output_fwd", "output": "output_fwd"}  # fields of a problem not named as its argument
@@ -87,6 +87,7 @@ class Call:
         arrays = {name: array for name, array in arrays.items() if isinstance(array, DeviceArray)}
         self._arguments = [array.pointer for array in arrays.values()]
         self.tape = Tape(self.kind, [_GIVEN_AS.get(name, name) for name in arrays])
+        self._crooked = {k + 1 for k, array in enumerate(arrays.values()) if not array.aligned}  # regions of the tape
         places = {name: replace(array, pointer=self.tape.argument(k)) for k, (name, array) in enumerate(arrays.items())}
         self.problem = replace(p, **places)
 
@@ -110,13 +111,14 @@ class Call:
         self.tape.set_bytes(0, pointer, size)
 
     def plain(self, array: DeviceArray | None, lengths: bool = False) -> int:
-        """Pointer to the array laid out without gaps, copied if it was not; null for None.
+        """Pointer to the array laid out without gaps and aligned, copied if it was not; null for None.
 
         With `lengths`, a copy of [T, N, ...] that is zero in the steps a row takes no part in.
         """
         if array is None:
             return 0
-        if array.contiguous and not lengths:
+        assert isinstance(array.pointer, Pointer)
+        if array.contiguous and array.pointer.region not in self._crooked and not lengths:
             return array.pointer
         made = self.scratch(array.size)
         pad = 3 - len(array.shape)

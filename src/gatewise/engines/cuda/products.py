@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 from ...device_arrays import dtype_of
 from . import driver
@@ -14,9 +14,7 @@ from .kernels import array_kernels
 
 _TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
 _COMPUTE_32F, _COMPUTE_32F_PEDANTIC, _COMPUTE_64F, _COMPUTE_TF32 = 68, 69, 70, 77
-# Bytes that cuBLAS is given of the call's own memory: its one per stream would be shared by all graphs captured on that stream,
-# which may run at the same time.
-WORKSPACE = 32 << 20
+WORKSPACE = 32 << 20  # bytes that cuBLAS is given of the call's own memory
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,11 @@ class Product:
 
 @lru_cache(maxsize=1)
 def _cublas() -> ctypes.CDLL | None:
-    library = find_library("libcublas.so.13", "libcublas.so.12")
-    return library if library is not None and hasattr(library, "cublasGemmEx") else None
+    return find_library("libcublasLt.so.13", "libcublasLt.so.12")
 
 
 def is_library() -> bool:
-    """Whether there is cuBLAS, which can keep a 16-bit product in float32."""
+    """Whether there is cuBLAS."""
     return _cublas() is not None
 
 
@@ -73,33 +70,95 @@ def library() -> str:
     return "cuBLAS" if is_library() else "a plain kernel (cuBLAS was not found)"
 
 
-def addresses() -> list[int]:
-    """Of the functions a native tape calls, in its order; zeros without cuBLAS."""
+def address() -> int:
+    """Of the function a native tape calls; 0 without cuBLAS."""
     cublas = _cublas()
-    names = ("cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGemmEx")
-    return [0 if cublas is None else driver.address(cublas, name) for name in names]
+    return 0 if cublas is None else driver.address(cublas, "cublasLtMatmul")
 
 
-class _Handles(threading.local):
-    def __init__(self) -> None:
-        self.made: dict[int, int] = {}  # by GPU
+def _ask(index: int, name: str, *given: Any) -> None:
+    cublas = _cublas()
+    assert cublas is not None
+    with driver.active(index):
+        code = getattr(cublas, name)(*given)
+    if code:
+        raise driver.CudaError(f"cuBLAS: {name} failed (status {code})")
 
 
-_handles = _Handles()
-
-
+@cache
 def handle(index: int) -> int:
-    """This thread's cuBLAS handle for the GPU: threads do not share them."""
-    found = _handles.made.get(index)
-    if found is None:
-        cublas, made = _cublas(), ctypes.c_void_p()
-        assert cublas is not None
-        with driver.active(index):
-            code = cublas.cublasCreate_v2(ctypes.byref(made))
-        if code:
-            raise driver.CudaError(f"cuBLAS could not be started (status {code})")
-        found = _handles.made[index] = int(made.value or 0)
-    return found
+    """The cuBLASLt handle of a GPU. It has no state, and threads share it."""
+    made = ctypes.c_void_p()
+    _ask(index, "cublasLtCreate", ctypes.byref(made))
+    return int(made.value or 0)
+
+
+_TRANSPOSE_A, _TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes_t
+_MOST_WORKSPACE, _ALIGNMENT_A = 1, 5  # cublasLtMatmulPreferenceAttributes_t; B, C and D follow A
+
+
+class _Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = [
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    ]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What cuBLAS worked out for a product. The objects are never given back: tapes have their addresses."""
+
+    objects: tuple[int, int, int, int]  # of the product, and of its column-major matrices
+    algorithm: tuple[int, ...]
+
+
+@cache
+def planned(index: int, product: Product, alignments: tuple[int, int, int]) -> Planned:
+    """For matrices b, a and c, which lie at multiples of so many bytes. cuBLAS is column-major: it computes the transpose,
+    c' = b' a'."""
+    p = product
+    kind, result_kind, compute = p.types
+    integer, large = ctypes.c_int, ctypes.c_uint64
+
+    def made(name: str, *given: Any) -> ctypes.c_void_p:
+        found = ctypes.c_void_p()
+        _ask(index, name, ctypes.byref(found), *given)
+        return found
+
+    def layout(of: int, rows: int, columns: int, pitch: int) -> ctypes.c_void_p:
+        return made("cublasLtMatrixLayoutCreate", of, large(rows), large(columns), ctypes.c_int64(pitch))
+
+    def set_to(what: str, thing: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        _ask(index, f"cublasLtMatmul{what}SetAttribute", thing, attribute, ctypes.byref(value), size)
+
+    description = made("cublasLtMatmulDescCreate", compute, _TYPE["float64" if p.dtype == "float64" else "float32"])
+    set_to("Desc", description, _TRANSPOSE_A, integer(p.b_transposed))
+    set_to("Desc", description, _TRANSPOSE_B, integer(p.a_transposed))
+    layouts = (
+        layout(kind, *((p.k, p.n) if p.b_transposed else (p.n, p.k)), p.b_pitch),
+        layout(kind, *((p.m, p.k) if p.a_transposed else (p.k, p.m)), p.a_pitch),
+        layout(result_kind, p.n, p.m, p.c_pitch),
+    )
+    preference = made("cublasLtMatmulPreferenceCreate")
+    set_to("Preference", preference, _MOST_WORKSPACE, large(WORKSPACE))
+    for place, alignment in enumerate((*alignments, alignments[2])):
+        set_to("Preference", preference, _ALIGNMENT_A + place, ctypes.c_uint32(alignment))
+    found, count = _Found(), ctypes.c_int()
+    _ask(
+        index, "cublasLtMatmulAlgoGetHeuristic", ctypes.c_void_p(handle(index)), description, *layouts, layouts[2], preference,
+        1, ctypes.byref(found), ctypes.byref(count),
+    )  # fmt: skip
+    _ask(index, "cublasLtMatmulPreferenceDestroy", preference)
+    if count.value == 0:
+        raise driver.CudaError(f"cuBLAS has no way to multiply {p.m}x{p.k} and {p.k}x{p.n} matrices of {p.dtype}")
+    a, b, c, d = (int(each.value or 0) for each in (description, *layouts))
+    return Planned((a, b, c, d), tuple(found.algorithm))
 
 
 def plain(index: int, product: Product, a: int, b: int, c: int) -> list[tuple[driver.Launch, list[tuple[int, ...]]]]:

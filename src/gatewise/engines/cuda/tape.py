@@ -8,16 +8,17 @@ argument, result or piece of scratch memory they point into, which need not be t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from ... import _native
-from ...device_arrays import CudaKind, dtype_of
+from ...device_arrays import ALIGNMENT, CudaKind, dtype_of
 from . import driver, products
 
 _MOST_ENTRIES = 4096  # of a tape that is kept: a call with more (a launch for each step) is not worth the memory
-_ALIGNMENT = 256
+_SCRATCH_ALIGNMENT = 256
 _SCRATCH = 0  # the number of its region; those of the arguments follow, then those of the results
 
 
@@ -51,7 +52,7 @@ class Tape:
         self._multiplies = False
         self._entries = 0
         self._rows: dict[int, tuple[Sequence[int], int]] = {}  # by id: the row, kept so that no other has it; its number
-        self._native = _native.Tape([*driver.addresses(), *products.addresses()], driver.primary_context(kind.index))
+        self._native = _native.Tape([*driver.addresses(), products.address()], driver.primary_context(kind.index))
 
     def argument(self, number: int) -> Pointer:
         return Pointer(1 + number)
@@ -63,7 +64,7 @@ class Tape:
     def scratch(self, size: int) -> Pointer:
         """Memory that lives as long as the call."""
         start = self._scratch
-        self._scratch += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._scratch += -(-size // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         return Pointer(_SCRATCH, start)
 
     def launch(self, launch: driver.Launch, *rows: Sequence[int]) -> None:
@@ -91,16 +92,10 @@ class Tape:
         if not self._multiplies:
             self._multiplies = True
             self._native.workspace(_place(self.scratch(products.WORKSPACE)), products.WORKSPACE)
-        p = product
-        # cuBLAS is column-major: it computes the transpose, c' = b' a'.
-        self._native.product(
-            (p.b_transposed, p.a_transposed),
-            (p.n, p.m, p.k),
-            (p.b_pitch, p.a_pitch, p.c_pitch),
-            p.types,
-            p.dtype == "float64",
-            (_place(b), _place(a), _place(c)),
-        )
+        p, places = product, (_place(b), _place(a), _place(c))
+        alignments = tuple(gcd(offset, ALIGNMENT) for _, offset in places)
+        found = products.planned(self._kind.index, p, alignments)
+        self._native.product(found.objects, found.algorithm, (p.n, p.m, p.k), p.dtype == "float64", places)
 
     def set_bytes(self, value: int, pointer: int, count: int) -> None:
         if count:
