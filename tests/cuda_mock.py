@@ -44,6 +44,15 @@ _NATIVE: dict[str, list[Any]] = {
     "cuMemsetD8Async": [ctypes.c_uint64, ctypes.c_ubyte, _SIZE, _POINTER],
     "cuMemsetD32Async": [ctypes.c_uint64, ctypes.c_uint, _SIZE, _POINTER],
     "cublasLtMatmul": [*[_POINTER] * 14, _SIZE, _POINTER],
+    "cuStreamIsCapturing": [_POINTER, ctypes.POINTER(_NUMBER)],
+    "cuStreamCreate": [ctypes.POINTER(_POINTER), ctypes.c_uint],
+    "cuStreamDestroy_v2": [_POINTER],
+    "cuStreamBeginCapture_v2": [_POINTER, _NUMBER],
+    "cuStreamEndCapture": [_POINTER, ctypes.POINTER(_POINTER)],
+    "cuGraphInstantiateWithFlags": [ctypes.POINTER(_POINTER), _POINTER, ctypes.c_ulonglong],
+    "cuGraphLaunch": [_POINTER, _POINTER],
+    "cuGraphDestroy": [_POINTER],
+    "cuGraphExecDestroy": [_POINTER],
 }
 # How many 8-byte parameters a kernel takes; the others take one row, `Arguments`, and these as many after it.
 _WITHOUT_ROW = {"copy": 13, "multiply": 11}
@@ -115,6 +124,10 @@ class Library:
         self.contexts[threading.get_ident()] = context if isinstance(context, int) else context.value
         return 0
 
+    def _cuStreamIsCapturing(self, stream: int, found: Any) -> int:
+        found[0] = 1  # so that every launch is seen; graphs are tested with the native tape
+        return 0
+
     def _cuModuleGetFunction(self, handle: Any, module: Any, name: bytes) -> int:
         number = len(self._functions) + 1
         self._functions[number] = name.decode()
@@ -155,14 +168,18 @@ class Library:
         self._objects[made._obj.value] = [getattr(each, "value", each) for each in given]
         return 0
 
-    _cublasLtCreate = _cublasLtMatmulDescCreate = _cublasLtMatrixLayoutCreate = _cublasLtMatmulPreferenceCreate = _create
+    _cublasLtCreate = _create  # noqa: N815  the library's names
+    _cublasLtMatmulDescCreate = _create  # noqa: N815
+    _cublasLtMatrixLayoutCreate = _create  # noqa: N815
+    _cublasLtMatmulPreferenceCreate = _create  # noqa: N815
 
     def _set(self, thing: Any, attribute: int, value: Any, size: Any) -> int:
         assert ctypes.sizeof(value._obj) == size.value
         self._objects[thing.value].append((attribute, value._obj.value))
         return 0
 
-    _cublasLtMatmulDescSetAttribute = _cublasLtMatmulPreferenceSetAttribute = _set
+    _cublasLtMatmulDescSetAttribute = _set  # noqa: N815
+    _cublasLtMatmulPreferenceSetAttribute = _set  # noqa: N815
 
     def _cublasLtMatmulAlgoGetHeuristic(self, *given: Any) -> int:
         preference, wanted, found, count = given[6:]

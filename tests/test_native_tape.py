@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from gatewise import _native
 
 POINTER, NUMBER, SIZE, WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint
 CONTEXT, HANDLE = 5, 10_000
+_kept: list[Any] = []  # functions outlive the tapes that call them
 WIDE = range(2, 100, 2)  # descriptions of products in float64
 
 
@@ -26,6 +28,12 @@ class Driver:
         self.widths: dict[int, list[int]] = {}
         self.codes: dict[str, int] = {}
         self.contexts: dict[int, int | None] = {}
+        self.capturing = 0  # what the caller's streams say
+        self.graphs: dict[int, list[tuple[Any, ...]]] = {}  # streams while captured, graphs, executables: what they hold
+        self.made: set[int] = set()  # ... that were not destroyed
+        self.launched = 0  # graphs
+        self._numbers = itertools.count(1 << 50)
+        self._capture = threading.local()
         functions: list[tuple[str, Callable[..., Any], list[Any]]] = [
             ("get context", self._get_context, [ctypes.POINTER(POINTER)]),
             ("set context", self._set_context, [POINTER]),
@@ -33,13 +41,25 @@ class Driver:
             ("bytes", self._note("bytes"), [ctypes.c_uint64, ctypes.c_ubyte, SIZE, POINTER]),
             ("words", self._note("words"), [ctypes.c_uint64, WORD, SIZE, POINTER]),
             ("product", self._product, [*[POINTER] * 14, SIZE, POINTER]),
+            ("is capturing", self._is_capturing, [POINTER, ctypes.POINTER(NUMBER)]),
+            ("create stream", self._create, [ctypes.POINTER(POINTER), WORD]),
+            ("destroy stream", self._destroy, [POINTER]),
+            ("begin capture", self._begin, [POINTER, NUMBER]),
+            ("end capture", self._end, [POINTER, ctypes.POINTER(POINTER)]),
+            ("instantiate", self._instantiate, [ctypes.POINTER(POINTER), POINTER, ctypes.c_ulonglong]),
+            ("launch graph", self._launch_graph, [POINTER, POINTER]),
+            ("destroy graph", self._destroy, [POINTER]),
+            ("destroy executable", self._destroy, [POINTER]),
         ]
         self._kept = [self._callback(*each) for each in functions]
+        _kept.append(self._kept)
         self.addresses = [ctypes.cast(each, POINTER).value or 0 for each in self._kept]
 
     def _callback(self, name: str, act: Callable[..., Any], arguments: list[Any]) -> Any:
         def call(*given: Any) -> int:
             if self.codes.get(name):
+                if name == "end capture":  # it is over all the same
+                    self._capture.stream = None
                 return self.codes[name]
             act(*given)
             return 0
@@ -47,7 +67,41 @@ class Driver:
         return ctypes.CFUNCTYPE(NUMBER, *arguments)(call)
 
     def mine(self) -> list[tuple[Any, ...]]:
-        return self.calls.setdefault(threading.get_ident(), [])
+        """What was asked for, whether it was done or noted in a capture of this thread."""
+        stream = getattr(self._capture, "stream", None)
+        return self.calls.setdefault(threading.get_ident(), []) if stream is None else self.graphs[stream]
+
+    def _is_capturing(self, stream: int, found: Any) -> None:
+        found[0] = self.capturing
+
+    def _create(self, made: Any, *_: Any) -> None:
+        made[0] = number = next(self._numbers)
+        self.made.add(number)
+
+    def _destroy(self, thing: int) -> None:
+        self.made.remove(thing)
+
+    def _begin(self, stream: int, mode: int) -> None:
+        assert mode == 1
+        self._capture.stream = stream
+        self.graphs[stream] = []
+
+    def _end(self, stream: int, graph: Any) -> None:
+        assert self._capture.stream == stream
+        self._capture.stream = None
+        self._create(graph)
+        self.graphs[graph[0]] = [(call, stream) for call in self.graphs.pop(stream)]
+
+    def _instantiate(self, executable: Any, graph: int, flags: int) -> None:
+        self._create(executable)
+        self.graphs[executable[0]] = self.graphs[graph]
+
+    def _launch_graph(self, executable: int, stream: int) -> None:
+        self.launched += 1
+        assert executable in self.made
+        for call, captured in self.graphs[executable]:
+            assert captured in call
+            self.mine().append(tuple(stream if value == captured else value for value in call))
 
     def _note(self, name: str) -> Callable[..., None]:
         return lambda *given: self.mine().append((name, *given))
@@ -212,6 +266,66 @@ def test_threads_run_one_tape_at_once() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_on_the_same_arrays_become_a_graph(seed: int) -> None:
+    driver = Driver()
+    model, pick = sampled(driver, seed), random.Random(seed)
+    entries = len(model.expected([0] * REGIONS, 0, 0))
+    places = [bases(pick) for _ in range(3)]
+    for turn in range(5):
+        for at in places:
+            stream = pick.randrange(1 << 47)
+            assert model.native.run(at, stream, HANDLE) is None
+            assert driver.mine() == model.expected(at, stream, HANDLE)
+            driver.calls.clear()
+        # The first time as it is, the second by a graph made of it, then by that.
+        assert driver.launched == (3 * turn if entries > 1 else 0)
+    assert len(driver.made) == (3 if entries > 1 else 0)  # streams and graphs are given back, executables kept
+    for _ in range(2):  # others take their places
+        for at in [bases(pick) for _ in range(4)]:
+            for _ in range(2):
+                assert model.native.run(at, 7, HANDLE) is None
+    assert len(driver.made) == (4 if entries > 1 else 0)
+    del model.native
+    assert not driver.made
+
+
+def test_a_stream_that_is_captured_gets_the_launches() -> None:
+    driver = Driver()
+    driver.capturing = 1
+    model = sampled(driver, 3)
+    at = bases(random.Random(1))
+    for _ in range(4):
+        assert model.native.run(at, 7, HANDLE) is None
+        assert driver.mine() == model.expected(at, 7, HANDLE)
+        driver.calls.clear()
+    assert not driver.launched
+
+
+@pytest.mark.parametrize("function", ["is capturing", "create stream", "begin capture", "end capture", "instantiate"])
+def test_without_a_graph_the_launches_are_made(function: str) -> None:
+    driver = Driver()
+    model = sampled(driver, 3)
+    at = bases(random.Random(1))
+    driver.codes = {function: 900}
+    for _ in range(4):
+        assert model.native.run(at, 7, HANDLE) is None
+        assert driver.mine() == model.expected(at, 7, HANDLE)
+        driver.calls.clear()
+    assert not driver.launched
+    driver.codes = {}
+    assert model.native.run(at, 7, HANDLE) is None
+
+
+def test_a_graph_that_cannot_be_launched_is_told() -> None:
+    driver = Driver()
+    model = sampled(driver, 3)
+    at = bases(random.Random(1))
+    assert model.native.run(at, 7, HANDLE) is None
+    driver.codes = {"launch graph": 700}
+    assert model.native.run(at, 7, HANDLE) == (False, 700, "launching a graph")
+
+
 def small(driver: Driver) -> Any:
     """Every kind of entry once."""
     tape = _native.Tape(driver.addresses, CONTEXT)
@@ -261,12 +375,12 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
 
 def test_what_cannot_be_right_is_refused() -> None:
     driver = Driver()
-    without_cublas = [*driver.addresses[:5], 0]
+    without_cublas = [*driver.addresses[:5], 0, *driver.addresses[6:]]
     tape = _native.Tape(without_cublas, CONTEXT)
     product = ((1, 2, 3, 4), [0] * 8, (1, 1, 1), False, ((0, 0), (0, 0), (0, 0)))
     row = tape.row([1, 2], [(1, 0, 0)])
     refused: list[tuple[str, Callable[[], Any]]] = [
-        ("of the driver", lambda: _native.Tape([0] * 6, CONTEXT)),
+        ("of the driver", lambda: _native.Tape([0] * 15, CONTEXT)),
         ("empty row", lambda: tape.row([], [])),
         ("no such value", lambda: tape.row([1], [(1, 0, 0)])),
         ("no such place", lambda: tape.row([1], [(0, 1 << 30, 0)])),

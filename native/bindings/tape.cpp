@@ -22,8 +22,9 @@ using Where = std::pair<size_t, int64_t>;
 
 gatewise::Place place(const Where& where) { return {where.first, where.second}; }
 
-void make(Tape* tape, const std::array<Address, 6>& f, Address context) {
-  new (tape) Tape({f[0], f[1], f[2], f[3], f[4], f[5]}, context);
+void make(Tape* tape, const std::array<Address, 15>& f, Address context) {
+  const gatewise::GraphFunctions graphs{f[6], f[7], f[8], f[9], f[10], f[11], f[12], f[13], f[14]};
+  new (tape) Tape({f[0], f[1], f[2], f[3], f[4], f[5], graphs}, context);
 }
 
 size_t row(Tape& tape, const std::vector<int64_t>& values, const std::vector<std::tuple<size_t, size_t, int64_t>>& moving) {

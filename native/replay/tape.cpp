@@ -38,9 +38,15 @@ void need(bool right, const char* what) {
 
 }  // namespace
 
-Tape::Tape(const Functions& functions, Address context) : functions_(functions), context_(context) {
+Tape::Tape(const Functions& functions, Address context)
+    : functions_(functions), context_(context), graphs_(std::make_unique<Graphs>(functions.graphs)) {
   const Functions& f = functions_;
-  need(f.get_context && f.set_context && f.launch && f.set_bytes && f.set_words, "a function of the driver is missing");
+  const GraphFunctions& g = f.graphs;
+  for (const Address each : {f.get_context, f.set_context, f.launch, f.set_bytes, f.set_words, g.is_capturing,
+                             g.create_stream, g.destroy_stream, g.begin_capture, g.end_capture, g.instantiate, g.launch,
+                             g.destroy, g.destroy_executable}) {
+    need(each != 0, "a function of the driver is missing");
+  }
 }
 
 void Tape::note(const Place& place) {
@@ -166,12 +172,21 @@ Failure Tape::run(const std::vector<Address>& bases, Address stream, Address han
   if (!run.done(reinterpret_cast<GetContext>(functions_.get_context)(&before), "context")) return run.failure;
   if (before != wanted && !run.done(set_context(wanted), "context")) return run.failure;
   run.prepare();
-  bool well = true;
-  for (size_t k = 0; well && k < entries_.size(); ++k) well = std::visit(run, entries_[k]);
+  const auto put = [&](void* on) {
+    run.stream = on;
+    bool well = true;
+    for (size_t k = 0; well && k < entries_.size(); ++k) well = std::visit(run, entries_[k]);
+    return well;
+  };
+  int code = 0;
+  const Graphs::Outcome outcome =
+      entries_.size() > 1 ? graphs_->run(bases, pointer(stream), put, code) : Graphs::kNotRun;
+  run.failure = {};
+  const bool well = outcome == Graphs::kNotRun ? put(pointer(stream)) : run.done(code, "launching a graph");
   // A thread's current GPU is its own: it is left as it was found, where it had one.
   if (before != wanted && before != nullptr) {
-    const int code = set_context(before);
-    if (well) run.done(code, "context");
+    const int left = set_context(before);
+    if (well) run.done(left, "context");
   }
   return run.failure;
 }

@@ -8,13 +8,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
-namespace gatewise {
+#include "replay/graphs.h"
 
-using Address = uint64_t;
+namespace gatewise {
 
 struct Place {
   size_t region;
@@ -30,6 +31,7 @@ struct Moving {
 // Addresses of functions; that of cublasLtMatmul is 0 where there is no cuBLAS.
 struct Functions {
   Address get_context, set_context, launch, set_bytes, set_words, multiply;
+  GraphFunctions graphs;
 };
 
 // A kernel and everything about its launch but the stream and the values of its parameters.
@@ -96,6 +98,7 @@ class Tape {
   size_t workspace_size_ = 0;
   size_t most_parameters_ = 0;
   bool multiplies_ = false;
+  std::unique_ptr<Graphs> graphs_;  // of earlier runs
 };
 
 }  // namespace gatewise

@@ -16,7 +16,6 @@ import numpy as np
 from .arrays import Kind, bfloat16
 from .errors import DTypeError, UnsupportedError
 
-
 ALIGNMENT = 16  # bytes, of arrays that are used where they are; others are copied
 
 

@@ -157,10 +157,18 @@ def address(library: ctypes.CDLL, name: str) -> int:
     return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
 
 
-def addresses() -> list[int]:
-    """Of the functions a native tape calls, in its order."""
-    names = ("cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx", "cuMemsetD8Async", "cuMemsetD32Async")
-    return [address(_cuda(), name) for name in names]
+# What a native tape calls, in its order; cublasLtMatmul comes between the two.
+_CALLED = ("cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx", "cuMemsetD8Async", "cuMemsetD32Async")
+_CALLED_FOR_GRAPHS = (
+    "cuStreamIsCapturing", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphDestroy", "cuGraphExecDestroy",
+)  # fmt: skip
+
+
+def addresses(matmul: int) -> list[int]:
+    """Of the functions a native tape calls."""
+    first, last = ([address(_cuda(), name) for name in names] for names in (_CALLED, _CALLED_FOR_GRAPHS))
+    return [*first, matmul, *last]
 
 
 def failed(of_cublas: bool, code: int, what: str) -> CudaError:

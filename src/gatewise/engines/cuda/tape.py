@@ -52,7 +52,7 @@ class Tape:
         self._multiplies = False
         self._entries = 0
         self._rows: dict[int, tuple[Sequence[int], int]] = {}  # by id: the row, kept so that no other has it; its number
-        self._native = _native.Tape([*driver.addresses(), products.address()], driver.primary_context(kind.index))
+        self._native = _native.Tape(driver.addresses(products.address()), driver.primary_context(kind.index))
 
     def argument(self, number: int) -> Pointer:
         return Pointer(1 + number)
