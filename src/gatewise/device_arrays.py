@@ -87,9 +87,7 @@ class CudaKind(Kind):
         argument needs a closer look."""
         return None
 
-    def pointer(self, value: Any) -> int:
-        """Of an array of the framework: a result, or an argument of a call with known layouts."""
-        raise NotImplementedError
+    pointer: Callable[[Any], int]  # of an array of the framework: a result, or an argument of a call with known layouts
 
     def stream(self) -> int:
         """The caller's current stream, as the driver's handle."""
@@ -117,6 +115,7 @@ class _TorchCuda(CudaKind):
         self._names = {getattr(torch, each): dtype_of(each) for each in floating + integers if hasattr(torch, each)}
         self._dtypes = {value: key for key, value in self._names.items()}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.pointer = torch.Tensor.data_ptr
 
     def read(self, operation: str, name: str, value: Any) -> Any:
         torch = self._torch
@@ -155,15 +154,12 @@ class _TorchCuda(CudaKind):
             ):
                 return None
             else:
-                found += value.shape, value.stride(), value.dtype, value.device, value.data_ptr() % ALIGNMENT
+                found += value.shape, value.stride(), value.dtype, value.device
         return tuple(found)
-
-    def pointer(self, value: Any) -> int:
-        return value.data_ptr()  # type: ignore[no-any-return]
 
     def stream(self) -> int:
         if self._raw_stream is not None:
-            return int(self._raw_stream(self.index))
+            return self._raw_stream(self.index)  # type: ignore[no-any-return]
         return int(self._torch.cuda.current_stream(self._device).cuda_stream)
 
 
@@ -173,6 +169,7 @@ class _Cupy(CudaKind):
     def __init__(self, index: int) -> None:
         self.index = index
         self._cupy = sys.modules["cupy"]
+        self.pointer = lambda value: int(value.data.ptr)
 
     def read(self, operation: str, name: str, value: Any) -> Any:
         if not isinstance(value, self._cupy.ndarray):
@@ -192,9 +189,6 @@ class _Cupy(CudaKind):
 
         return make
 
-    def pointer(self, value: Any) -> int:
-        return int(value.data.ptr)
-
     def stream(self) -> int:
         return int(self._cupy.cuda.get_current_stream().ptr)
 
@@ -209,6 +203,7 @@ class _JaxCuda(CudaKind):
         self.index = index
         self._jax = sys.modules["jax"]
         self._device = device
+        self.pointer = lambda value: int(value.unsafe_buffer_pointer()) if value.size else 0
 
     def read(self, operation: str, name: str, value: Any) -> Any:
         jax = self._jax
@@ -229,9 +224,6 @@ class _JaxCuda(CudaKind):
                 return self._jax.numpy.zeros(shape, dtype).block_until_ready()
 
         return make
-
-    def pointer(self, value: Any) -> int:
-        return int(value.unsafe_buffer_pointer()) if value.size else 0
 
     def stream(self) -> int:
         return 0

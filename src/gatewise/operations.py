@@ -20,9 +20,9 @@ _GRADIENT_ORDER = {
 
 def _forward(operation: str, default: type[Any], descriptor: Any, given: dict[str, Any]) -> list[Array]:
     key = replay.key_of(operation, descriptor, given)
-    again = replay.find(key)
-    if again is not None:
-        return again(given)
+    results = replay.again(key, given)
+    if results is not None:
+        return results
     problem, kind = make_problem(operation, default, descriptor, given, gradient=False)
     descriptor = problem.descriptor
     state, cell, z_state = engine_for(operation, kind.device).forward(problem)
@@ -37,9 +37,9 @@ def _forward(operation: str, default: type[Any], descriptor: Any, given: dict[st
 
 def _gradients(operation: str, default: type[Any], descriptor: Any, given: dict[str, Any]) -> list[Array]:
     key = replay.key_of(operation, descriptor, given)
-    again = replay.find(key)
-    if again is not None:
-        return again(given)
+    results = replay.again(key, given)
+    if results is not None:
+        return results
     problem, kind = make_problem(operation, default, descriptor, given, gradient=True)
     found = engine_for(operation, kind.device).gradients(problem)
     replay.keep(key, problem)

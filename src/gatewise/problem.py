@@ -50,8 +50,8 @@ class Problem:
     # gradients of the cell result at every step and of z_state: only the graph's differentiation asks for them
     cell_sequence_gradient: Array = None
     z_state_gradient: Array = None
-    # set by an engine that can: runs the call again on other arguments of the same layout, given by name
-    again: Callable[[dict[str, Any]], list[Any]] | None = None
+    # set by an engine that can: runs the call again on other arguments of the same layout, given by name; None if it cannot
+    again: Callable[[dict[str, Any]], list[Any] | None] | None = None
 
     @property
     def D(self) -> int:

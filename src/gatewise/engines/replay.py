@@ -15,7 +15,7 @@ from ..problem import Problem
 from . import chosen
 from .cuda.planner import current_wish
 
-Again = Callable[[dict[str, Any]], list[Any]]
+Again = Callable[[dict[str, Any]], list[Any] | None]  # None: this call is to be worked out all the same
 _MOST = 1024
 _REPLAYING = (None, "cuda")  # engines
 _known: dict[Hashable, Again] = {}
@@ -30,13 +30,15 @@ def key_of(operation: str, descriptor: Any, given: dict[str, Any]) -> Hashable:
     return None if layouts is None else (operation, descriptor, is_highest(), current_wish(), layouts)
 
 
-def find(key: Hashable) -> Again | None:
+def again(key: Hashable, given: dict[str, Any]) -> list[Any] | None:
+    """The results of a call with this key, if it was made before."""
     if key is None:
         return None
     try:
-        return _known.get(key)
+        known = _known.get(key)
     except TypeError:  # not a descriptor, and not hashable: the checks will say so
         return None
+    return None if known is None else known(given)
 
 
 def keep(key: Hashable, problem: Problem) -> None:

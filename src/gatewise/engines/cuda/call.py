@@ -209,7 +209,8 @@ class Call:
 
     def finish(self) -> None:
         """Do all that was noted."""
-        if self.tape.close():
+        self.tape.close()
+        if self.tape.is_worth_keeping and not self._crooked:
             self._given.again = self.tape.run
         for array, owner in zip(self._results, self.tape.run_on(self._arguments), strict=True):
             array.owner, array.pointer = owner, self.kind.pointer(owner)

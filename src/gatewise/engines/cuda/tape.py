@@ -108,16 +108,24 @@ class Tape:
             self._entries += 1
             self._native.set(True, value, _place(pointer), count)
 
-    def close(self) -> bool:
-        """Nothing more is noted; whether the tape is worth keeping."""
+    def close(self) -> None:
+        """Nothing more is noted."""
         self._make_scratch = self._kind.maker((self._scratch,), dtype_of("uint8"))
+        self._handle = products.handle(self._kind.index) if self._multiplies else 0
         self._rows.clear()
+
+    @property
+    def is_worth_keeping(self) -> bool:
         return self._kind.replays and self._entries <= _MOST_ENTRIES
 
-    def run(self, given: dict[str, Any]) -> list[Any]:
-        """The call on these arguments; the results in the order they were noted."""
+    def run(self, given: dict[str, Any]) -> list[Any] | None:
+        """The call on these arguments; the results in the order they were noted. None if one is not aligned."""
         pointer = self._kind.pointer
-        return self.run_on([pointer(given[name]) for name in self._names])
+        arguments = [pointer(given[name]) for name in self._names]
+        bits = 0
+        for each in arguments:
+            bits |= each
+        return None if bits % ALIGNMENT else self.run_on(arguments)
 
     def run_on(self, arguments: list[int]) -> list[Any]:
         """The same, by the arguments' pointers."""
@@ -127,7 +135,7 @@ class Tape:
         results = [make() for make in self._makers]
         bases = [pointer(scratch), *arguments, *map(pointer, results)]
         stream = kind.stream()
-        failure = self._native.run(bases, stream, products.handle(kind.index) if self._multiplies else 0)
+        failure = self._native.run(bases, stream, self._handle)
         if failure is not None:
             raise driver.failed(*failure)
         if kind.synchronises:
