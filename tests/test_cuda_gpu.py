@@ -17,6 +17,7 @@ import pytest
 import gatewise
 from cuda_samples import OPERATIONS, TOLERANCE, Sample, difference, kernel_jobs, reference, sample
 from gatewise import checking
+from gatewise.benchmark.cuda import descriptor_of
 from gatewise.cells import LSTM
 from gatewise.engines import cuda
 from gatewise.engines.cuda import driver, planner, warm
@@ -319,6 +320,29 @@ def test_gradients_in_a_cuda_graph(family: str) -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_equals_cudnn(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's layers on a GPU are cuDNN's: their gates' order, and where their second bias goes."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(3)
+    layer = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[cell](40, 96, bidirectional=True).cuda()
+    source, H = torch.randn(9, 17, 40, device="cuda"), 96
+    weights = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def both(name: str) -> list[Any]:
+        return [weights[f"{name}_l0"], weights[f"{name}_l0_reverse"]]
+
+    bias, second = torch.stack(both("bias_ih")), torch.stack(both("bias_hh"))
+    given = {"recurrent_weight": torch.stack(both("weight_hh")), "input_weight": torch.cat(both("weight_ih"))}
+    if cell == "gru":
+        given["secondary_bias"] = second[:, 2 * H :].flatten()
+        second = torch.cat((second[:, : 2 * H], torch.zeros(2, H, device="cuda")), 1)
+    given["bias"] = (bias + second).flatten()
+    run, descriptor = OPERATIONS[cell][0], descriptor_of(cell, directions=2, training=False)
+    with torch.no_grad(), gatewise.use_precision("highest"):
+        torch.testing.assert_close(run(source, **given, descriptor=descriptor)[0], layer(source)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_arguments_that_are_not_aligned() -> None:
