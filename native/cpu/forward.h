@@ -51,7 +51,8 @@ struct ForwardRun {
   Panels<Real> input_panels, phase_panels[2];
   Piece<Real> bias, peephole, secondary_bias;
   Piece<Real> x, operand[2], second_operand, gates, h, c, gathered, scratch;
-  Barrier everyone, group[256];
+  Barrier everyone;
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
   ForwardRun(const Call& call, const ForwardCell<Real>& cell, Watch& watch, Arena& arena)
       : call(call), cell(cell), watch(watch), arena(arena) {}
@@ -115,6 +116,7 @@ struct ForwardRun {
     arena.allocate();
     team = grid.size();
     everyone.reset(team);
+    group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 

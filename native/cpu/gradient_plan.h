@@ -57,7 +57,8 @@ struct GradientPlan {
   Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
   Piece<Real> d_bias, d_peephole, d_secondary_bias;
   Piece<Real> scratch, packed_a, packed_b;
-  Barrier everyone, group[256];
+  Barrier everyone;
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
   GradientPlan(const Call& call, const GradientCell<Real>& cell, Watch& watch, Arena& arena)
       : call(call), cell(cell), watch(watch), arena(arena) {}
@@ -130,6 +131,7 @@ struct GradientPlan {
     packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
+    group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 

@@ -1,7 +1,8 @@
 """Calls that have been checked and run before: the same call on other arrays needs neither checks nor plans again.
 
-All checks of a call on a GPU look at the layout of its arguments and never at their values; so a call whose operation,
-descriptor, settings and layouts were seen before is run again from what the engine noted (`Problem.again`).
+Nearly all checks look at the layout of the arguments and not at their values; so a call whose operation, descriptor,
+settings and layouts were seen before is run again from what the engine noted. On a GPU that is `Problem.again`, found here;
+calls on NumPy arrays are found by the native module, where finding one takes about as long as a few lines of Python.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import Any
 from ..arrays import replaying_kind
 from ..precision import is_highest
 from ..problem import Problem
-from . import chosen
+from . import chosen, cpu
 from .cuda.planner import current_wish
 
 Again = Callable[[dict[str, Any]], list[Any]]
 _MOST = 1024
 _known: dict[Hashable, Again] = {}
+
+
+def on_host(operation: str, descriptor: Any, given: dict[str, Any]) -> list[Any] | None:
+    """The results of a call on NumPy arrays that the CPU engine knows; None for any other."""
+    return cpu.again(operation, descriptor, given) if chosen() in (None, "cpu") else None
 
 
 def key_of(operation: str, descriptor: Any, given: dict[str, Any]) -> Hashable:
@@ -44,7 +50,10 @@ def find(key: Hashable) -> Again | None:
         return None
 
 
-def keep(key: Hashable, problem: Problem) -> None:
+def keep(key: Hashable, problem: Problem, descriptor: Any, given: dict[str, Any]) -> None:
+    """Note a call that has been run, with its descriptor and arguments as they were given."""
+    if problem.note is not None:
+        problem.note(problem.operation, descriptor, given)
     if key is None or problem.again is None:
         return
     if len(_known) >= _MOST:
