@@ -78,6 +78,8 @@ struct ForwardRun {
     int meets = cell.phases;
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), meets,
                        tile_rows(std::min(most, cell.gates * units.vectors)));
+    // Where weights are not packed, the order of sums depends on how rows are grouped: so rows stay together.
+    if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
     const int width = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
     input_vectors = tile_vectors(cell.gates * units.vectors, std::max(most, 3));
@@ -248,35 +250,42 @@ struct ForwardRun {
 
   void thread(int id) {
     Pulse pulse(watch, call.N * call.H);
-    for (int64_t item = id; item < call.D * units.blocks; item += team) {
-      pack(static_cast<int>(item / units.blocks), item % units.blocks);
-    }
-    if (!everyone.wait(watch.stop)) return;
     const int row_part = id / grid.unit_parts;
     const Range rows = part(call.N, grid.row_parts, row_part);
     const Range blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    if (grid.row_parts == 1) {
+      for (int64_t item = 0; item < call.D * blocks.size(); ++item) {
+        pack(static_cast<int>(item / blocks.size()), blocks.begin + item % blocks.size());
+      }
+    } else {  // each block is used by several threads
+      for (int64_t item = id; item < call.D * units.blocks; item += team) {
+        pack(static_cast<int>(item / units.blocks), item % units.blocks);
+      }
+      if (!everyone.wait(watch.stop)) return;
+    }
     Barrier& meet = group[row_part];
     Real* x_rows = call.input_weight == nullptr ? nullptr : x.in(arena) + rows.begin * chunk * x_stride;
 
     for (int d = 0; d < call.D; ++d) {
       const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
       start(d, time(0), rows, blocks);
-      if (!meet.wait(watch.stop)) return;
       for (int64_t first = 0; first < call.T; first += chunk) {
         const int64_t last = std::min(first + chunk, call.T);
         const int64_t t0 = std::min(time(first), time(last - 1));
         if (x_rows != nullptr) input_products(id, d, t0, t0 + last - first, rows, blocks, x_rows);
+        if (first == 0 && !meet.wait(watch.stop)) return;
         for (int64_t place = first; place < last; ++place) {
           const int64_t t = time(place);
           ForwardStep<Real> step{this, d, t, place + 1 < call.T ? time(place + 1) : -1,
                                  x_rows == nullptr ? nullptr : x_rows + (t - t0) * rows.size() * x_stride, rows.begin,
                                  operand[(place + 1) % 2].in(arena)};
+          const bool end = place + 1 == call.T && d + 1 == call.D;  // nobody reads what the last phase leaves
           phase(id, 0, step, operand[place % 2].in(arena), rows, blocks);
-          if (!meet.wait(watch.stop)) return;
           if (cell.phases == 2) {
-            phase(id, 1, step, second_operand.in(arena), rows, blocks);
             if (!meet.wait(watch.stop)) return;
+            phase(id, 1, step, second_operand.in(arena), rows, blocks);
           }
+          if (!end && !meet.wait(watch.stop)) return;
           if (pulse.stopped(id == 0)) return;
         }
       }
