@@ -99,7 +99,7 @@ class KnownCalls {
     for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
       if (is_absent(name, value, descriptor)) continue;
       nb::ndarray<nb::ro, nb::device::cpu> array;
-      if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != plain_.ptr() || !nb::try_cast(nb::handle(value), array, false)) return false;
+      if (!nb::handle(value).type().is(plain_) || !nb::try_cast(nb::handle(value), array, false)) return false;
       const int64_t size = static_cast<int64_t>(array.itemsize());
       if (size == 0 || reinterpret_cast<uintptr_t>(array.data()) % static_cast<uintptr_t>(size) != 0) return false;
       add(reinterpret_cast<intptr_t>(name));

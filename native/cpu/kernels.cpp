@@ -1,7 +1,7 @@
 // Compiled once per instruction set, into the namespace GATEWISE_ISA.
 #include "cpu/kernels.h"
 
-#include "cpu/forward.h"
+#include "cpu/forward_cells.h"
 #include "cpu/gradient_cells.h"
 #include "cpu/matrix.h"
 #include "cpu/ordinary.h"

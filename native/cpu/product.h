@@ -140,15 +140,14 @@ GATEWISE_INLINE typename Vec<Real>::Native sums_of_lanes(const typename Vec<Real
   }
 }
 
-// The dot products of MR rows of A with JR rows of B over all k, lanes not added up yet: sums[i * lanes + j]. UNDER_WAY sums
-// of every UNDER_WAY-th vector are added at the end: a few rows alone would wait for each addition.
-template <class Real, int MR, int JR, int UNDER_WAY>
+// The dot products of MR rows of A with JR rows of B, lanes not added up yet: sums[i * lanes + j].
+template <class Real, int MR, int JR>
 GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native* sums) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes;
-  Native sum[UNDER_WAY][MR][JR] = {};
+  Native sum[MR][JR] = {};
   int64_t k = 0;
-  const auto add = [&](int which, auto load) {
+  const auto add = [&](auto load) {
     Native b[JR];
 #pragma GCC unroll 4
     for (int j = 0; j < JR; ++j) b[j] = load(B + j * K + k).v;
@@ -156,43 +155,35 @@ GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, 
     for (int i = 0; i < MR; ++i) {
       const Native a = load(A + i * lda + k).v;
 #pragma GCC unroll 4
-      for (int j = 0; j < JR; ++j) sum[which][i][j] += a * b[j];
+      for (int j = 0; j < JR; ++j) sum[i][j] += a * b[j];
     }
   };
-  const auto whole = [](const Real* from) { return Vec<Real>::load(from); };
-  while (k + UNDER_WAY * lanes <= K) {
-#pragma GCC unroll 4
-    for (int which = 0; which < UNDER_WAY; ++which, k += lanes) add(which, whole);
-  }
-  for (; k + lanes <= K; k += lanes) add(0, whole);
-  if (k < K) add(0, [&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
+  for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
+  if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < JR; ++j) {
-      for (int which = 1; which < UNDER_WAY; ++which) sum[0][i][j] += sum[which][i][j];
-      sums[i * lanes + j] = sum[0][i][j];
-    }
+    for (int j = 0; j < JR; ++j) sums[i * lanes + j] = sum[i][j];
   }
 }
 
 // C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
-// pay for that. C has room for whole vectors; what is beyond `columns` becomes 0.
+// pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
 template <class Real, int MR>
 void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
-  constexpr int lanes = Vec<Real>::lanes, wide = MR == 1 ? 4 : lanes < 4 ? lanes : 4, under_way = MR == 1 ? 1 : 1;
+  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4);
   for (int64_t column = 0; column < columns; column += lanes) {
     typename Vec<Real>::Native sums[MR * lanes];
     const int64_t count = std::min<int64_t>(lanes, columns - column);
     if (count < lanes) std::fill_n(sums, MR * lanes, typename Vec<Real>::Native{});
     int64_t j = 0;
-    for (; j + wide <= count; j += wide) dots<Real, MR, wide, under_way>(K, A, lda, B + (column + j) * K, sums + j);
-    for (; j < count; ++j) dots<Real, MR, 1, under_way>(K, A, lda, B + (column + j) * K, sums + j);
+    for (; j + wide <= count; j += wide) dots<Real, MR, wide>(K, A, lda, B + (column + j) * K, sums + j);
+    for (; j < count; ++j) dots<Real, MR, 1>(K, A, lda, B + (column + j) * K, sums + j);
     for (int i = 0; i < MR; ++i) Vec<Real>(sums_of_lanes<Real>(sums + i * lanes)).store(C + i * ldc + column);
   }
 }
 
-// The same for any number of rows. How they are grouped changes the order of a sum, so it may only depend on their number.
+// The same for any number of rows.
 template <class Real>
 void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
   const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
