@@ -45,7 +45,7 @@ struct ForwardRun {
   int team = 1;
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
   bool input_once = false;                           // the input products of all steps are made together
-  int input_vectors = 1, phase_vectors[2] = {1, 1};  // tile widths
+  int widest_input = 1, widest = 1;                  // vectors per tile at most
   int64_t chunk = 1;                                 // steps whose input products are made together
   int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
@@ -69,12 +69,25 @@ struct ForwardRun {
     return phase_panels[phase].in(arena) + (d * units.blocks + b) * call.H * phase_columns(phase);
   }
 
+  // Tiles of the product of some gates with a block's panels: their number and their width in vectors.
+  struct Tiles {
+    int count, vectors;
+  };
+  Tiles tiles(int gates, int64_t block, int most) const {
+    const int total = units.columns<Real>(gates, block);
+    const int vectors = tile_vectors(total, total == 3 ? 3 : most);
+    return {total / vectors, vectors};
+  }
+  Tiles input_tiles(int64_t block) const { return tiles(cell.gates, block, widest_input); }
+  Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
+
   void plan(int threads) {
     packed = call.dtype != Native<Real>::dtype || call.T * call.N > 16;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
     units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, std::max(1, most / least_gates)));
+    units.narrow_last<Real>(call.H);
     const int64_t N = call.N;
     const double R = static_cast<double>(cell.gates * units.padded * call.H);
     int meets = cell.phases;
@@ -82,12 +95,8 @@ struct ForwardRun {
                        tile_rows(std::min(most, cell.gates * units.vectors)));
     if (call.T == 1) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    const int width = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
-    input_vectors = tile_vectors(cell.gates * units.vectors, std::max(most, 3));
-    for (int phase = 0; phase < cell.phases; ++phase) {
-      const int vectors = cell.gate_count[phase] * units.vectors;
-      phase_vectors[phase] = tile_vectors(vectors, vectors == 3 ? 3 : width);
-    }
+    widest = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
+    widest_input = std::max(most, 3);
     x_stride = units.blocks * block_columns();
     stride = spread<Real>(units.padded);
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
@@ -125,32 +134,43 @@ struct ForwardRun {
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
-  // Packs some gates' columns of a weight with rows of length K, for one block. Tiles are consecutive panels of `wide` vectors.
-  void pack_weight(const Panel<Real>& panel, int wide, const void* weight, int64_t K, int d, int first_gate, int gates,
+  // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
+  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate, int gates,
                    int64_t block) const {
     constexpr int lanes = Vec<Real>::lanes;
-    for (int vector = 0; vector < gates * units.vectors; ++vector) {
-      const int64_t unit = block * units.width + vector % units.vectors * lanes;
-      const int64_t row = (d * cell.gates + call.slot[first_gate + vector / units.vectors]) * call.H + unit;
-      const Panel<Real> to = panel + vector / wide * (K * wide * lanes) + vector % wide * lanes;
-      pack_transposed(to, wide * lanes, weight, call.dtype, row, K, call.H - unit);
+    const int64_t gate_width = units.gate_width(block), wide = tiles.vectors * lanes;
+    const auto row_of = [&](int64_t column) {
+      const int64_t gate = column / gate_width;
+      return (d * cell.gates + call.slot[first_gate + gate]) * call.H + block * units.width + column % gate_width;
+    };
+    for (int64_t column = 0; column < tiles.count * wide; column += lanes) {
+      const Panel<Real> to = panel + column / wide * (K * wide) + column % wide;
+      if (gate_width % lanes == 0) {
+        pack_transposed(to, wide, weight, call.dtype, row_of(column), K, call.H - block * units.width - column % gate_width);
+        continue;
+      }
+      for (int lane = 0; lane < lanes; ++lane) {  // parts of several gates
+        const int64_t at = column + lane, unit = block * units.width + at % gate_width;
+        const bool exists = at < gates * gate_width && unit < call.H;
+        pack_column(to + lane, wide, weight, call.dtype, exists ? row_of(at) : -1, K);
+      }
     }
   }
   void pack_input(int thread, int d, int64_t block) const {
-    pack_weight(input_panel(thread, d, block), input_vectors, call.input_weight, call.I, d, 0, cell.gates, block);
+    pack_weight(input_panel(thread, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
   }
 
   // Packs all that is used step by step, for one block of one direction.
   void pack(int d, int64_t block) const {
     if (packed && !input_once && call.input_weight != nullptr) pack_input(0, d, block);
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
-      pack_weight(phase_panel(phase, d, block), phase_vectors[phase], call.recurrent_weight, call.H, d, cell.first_gate[phase],
-                  cell.gate_count[phase], block);
+      pack_weight(phase_panel(phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
+                  cell.first_gate[phase], cell.gate_count[phase], block);
     }
     const int64_t unit = block * units.width, left = call.H - unit;
     for (int g = 0; g < cell.gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[g]) * call.H + unit;
-      const int64_t at = d * x_stride + block * block_columns() + g * units.width;
+      const int64_t at = d * x_stride + block * block_columns() + g * units.gate_width(block);
       if (call.bias != nullptr) pack_row(bias.in(arena) + at, units.width, call.bias, call.dtype, row, left);
       if (call.peephole != nullptr) pack_row(peephole.in(arena) + at, units.width, call.peephole, call.dtype, row, left);
     }
@@ -189,7 +209,7 @@ struct ForwardRun {
     for (int g = 0; g < gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
       dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K,
-                   C + g * units.width, ldc);
+                   C + g * units.gate_width(block), ldc);
     }
   }
 
@@ -216,10 +236,10 @@ struct ForwardRun {
           continue;
         }
         if (input_once) pack_input(thread, d, block);
-        const int tiles = cell.gates * units.vectors / input_vectors;
-        for (int tile = 0; tile < tiles; ++tile) {
-          const int64_t column = tile * input_vectors * Vec<Real>::lanes;
-          panel_product(count, I, A, a_stride, input_panel(thread, d, block) + I * column, input_vectors,
+        const Tiles tiles = input_tiles(block);
+        for (int tile = 0; tile < tiles.count; ++tile) {
+          const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
+          panel_product(count, I, A, a_stride, input_panel(thread, d, block) + I * column, tiles.vectors,
                         to + done * x_stride + block * block_columns() + column, x_stride, false);
         }
       }
@@ -229,23 +249,23 @@ struct ForwardRun {
   // One phase of one step for some rows and blocks.
   void phase(int thread, int number, const ForwardStep<Real>& step, const Real* A, const Range& rows,
              const Range& blocks) const {
-    const int vectors = phase_vectors[number];
-    const int tiles = cell.gate_count[number] * units.vectors / vectors;
-    const int64_t columns = phase_columns(number), width = vectors * Vec<Real>::lanes;
+    const int64_t columns = phase_columns(number);
     Real* u = scratch.in(arena) + thread * most_rows * block_columns();
-    const Groups groups(rows.size(), tile_rows(vectors));
     for (int64_t i = 0; i < blocks.size(); ++i) {
       // To and fro: what a step read last is still in the cache when the next one begins.
       const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
+      const Tiles tiles = phase_tiles(number, block);
+      const int64_t width = tiles.vectors * Vec<Real>::lanes;
+      const Groups groups(rows.size(), tile_rows(tiles.vectors));
       const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-        const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
+        const auto product = tile_function<Real>(tiles.vectors, static_cast<int>(count), panel.stored);
         if (!packed) {
           unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
                             block, count, A + n * stride, stride, u, columns);
         }
-        for (int tile = 0; packed && tile < tiles; ++tile) {
+        for (int tile = 0; packed && tile < tiles.count; ++tile) {
           product(call.H, A + n * stride, stride, (panel + tile * call.H * width).at, u + tile * width, columns, false);
         }
         cell.pointwise[number](step, block, n, count, u);

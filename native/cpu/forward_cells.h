@@ -18,7 +18,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   constexpr bool last_phase = PHASE == Cell::phases - 1;
   const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int64_t unit = block * width + at, left = H - unit;
+  const int64_t unit = block * width + at, left = H - unit, gate_width = run.units.gate_width(block);
   const int d = step.direction;
   const int64_t packed = d * run.x_stride + block * G * width + at;
   const int64_t row = (step.t * call.N + n) * call.D + d;
@@ -32,14 +32,14 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
   v.b2 = V::load(run.secondary_bias.in(arena) + d * padded + unit);
   for (int k = 0; k < count; ++k) {
     const int g = first + k;
-    v.u[g] = V::load(u + k * width + at);
+    v.u[g] = V::load(u + k * gate_width + at);
     if (step.x_rows != nullptr) {
-      v.x[g] = V::load(step.x_rows + (n - step.first_row) * run.x_stride + block * G * width + g * width + at);
+      v.x[g] = V::load(step.x_rows + (n - step.first_row) * run.x_stride + block * G * width + g * gate_width + at);
     } else {
       v.x[g] = Units::load(call.source, call.dtype, row * G * H + call.slot[g] * H + unit, left);
     }
-    if (call.bias != nullptr) v.x[g] = v.x[g] + V::load(run.bias.in(arena) + packed + g * width);
-    if constexpr (Cell::peephole) v.p[g] = V::load(run.peephole.in(arena) + packed + g * width);
+    if (call.bias != nullptr) v.x[g] = v.x[g] + V::load(run.bias.in(arena) + packed + g * gate_width);
+    if constexpr (Cell::peephole) v.p[g] = V::load(run.peephole.in(arena) + packed + g * gate_width);
   }
   if constexpr (Cell::phases == 2) {
     v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);

@@ -261,7 +261,22 @@ void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K,
   }
 }
 
-// The same into a panel, from row `first` of a matrix of dtype.
+// Packs one row of a matrix of dtype as one column of a panel; zeros if `row` is negative.
+template <class Real>
+void pack_column(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t row, int64_t K) {
+  for (int64_t k = 0; k < K; ++k) {
+    if (to.stored != Native<Real>::dtype) {
+      const uint16_t* words = static_cast<const uint16_t*>(from);
+      reinterpret_cast<uint16_t*>(to.at)[k * stride] = row < 0 ? uint16_t(0) : words[row * K + k];
+    } else {
+      Real* place = reinterpret_cast<Real*>(to.at) + k * stride;
+      *place = 0;
+      if (row >= 0) read_run(place, from, dtype, row * K + k, 1);
+    }
+  }
+}
+
+// Packs as many rows of a matrix of dtype as a vector has lanes, from row `first`.
 template <class Real>
 void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
                      int64_t count) {
@@ -271,11 +286,7 @@ void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DT
     transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, static_cast<const uint16_t*>(from) + first * K, K, count);
   } else {
     for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
-      for (int64_t k = 0; k < K; ++k) {
-        Real* place = reinterpret_cast<Real*>(to.at) + k * stride + lane;
-        *place = 0;
-        if (lane < count) read_run(place, from, dtype, (first + lane) * K + k, 1);
-      }
+      pack_column(to + lane, stride, from, dtype, lane < count ? first + lane : -1, K);
     }
   }
 }
