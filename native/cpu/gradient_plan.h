@@ -17,16 +17,18 @@ struct GradientStep {
   int64_t t;       // input time of this step
   int64_t before;  // input time of the step before it in the order of travel, -1 at the start
   int64_t slot;    // place of this step in the chunk's buffers
+  int64_t after;   // input time of the step after it, whose operand is made here; -1: it is not
 };
 
 template <class Real>
-using GradientPointwise = void (*)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows, const Real* e);
+using GradientPointwise = void (*)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows, const Real* e);
 
 template <class Real>
 struct GradientCell {
   int gates = 1, phases = 1;
   int first_gate[2] = {0, 0}, gate_count[2] = {1, 0};
   bool has_cell = false, peephole = false, needs_product = false, dx_differs = false, output_sees_new_cell = false;
+  bool restores_state = false;
   GradientPointwise<Real> pointwise[2] = {nullptr, nullptr};
   void (*rebuild)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows) = nullptr;
 };
