@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from itertools import chain, groupby, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -294,12 +296,20 @@ def test_without_an_engine_there_is_nothing_to_measure(monkeypatch):
 
 
 def test_turns_alternate(monkeypatch):
-    monkeypatch.setattr(timing, "_calls_per_turn", lambda call: 2)
-    monkeypatch.setattr(timing, "_SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "_TURN_SECONDS", 0.001)
     order = []
     found = timing.take_turns({name: lambda name=name: order.append(name) for name in "abc"}, timing.Effort(3, 0.0, 9.0))
-    assert "".join(order) == "aabbcc" * 3
+    turns = [(name, len(list(calls))) for name, calls in groupby(order)]
+    assert "".join(name for name, _ in turns) == "abc" * 3
+    assert all(calls > 2 for _, calls in turns)
     assert all(each.rounds == 3 and each.low <= each.median <= each.high for each in found.values())
+
+
+def test_a_slow_first_call_does_not_make_turns_short(monkeypatch):
+    monkeypatch.setattr(timing, "_TURN_SECONDS", 0.02)
+    pauses = chain([0.05, 0.05], repeat(0.0))
+    found = timing.take_turns({"a": lambda: time.sleep(next(pauses))}, timing.Effort(3, 0.05, 9.0))
+    assert found["a"].rounds <= 4
 
 
 def test_drift_is_said(monkeypatch):

@@ -6,9 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <initializer_list>
 #include <optional>
 
+#include "bindings/known_calls.h"
 #include "bindings/tape.h"
 #include "cells/cells.h"
 #include "cpu/engine.h"
@@ -53,10 +53,12 @@ bool interrupted() {
   return PyErr_CheckSignals() != 0;
 }
 
-Call read_call(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
+Call read_call(bool gradient, int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
                const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
-               const Reader& reader) {
+               nb::dict arrays) {
+  const Reader reader{arrays, gatewise::size_of(static_cast<DType>(dtype))};
   Call call;
+  call.gradient = gradient;
   if (cell < 0 || cell >= GATEWISE_CELL_COUNT || dtype < 0 || dtype > 3 || sizes.size() != 4 || backwards.empty() ||
       backwards.size() > 2 || activations.size() > 5 || order.size() > 4 || mask_stride.size() != 3) {
     throw nb::value_error("native engine: malformed call");
@@ -90,54 +92,45 @@ Call read_call(int cell, const std::vector<int>& activations, const std::vector<
     if (mask_stride[axis] != 0) mask_size *= extents[axis];
   }
   call.mask = reader.input("mask", mask_size);
+  if (gradient) {
+    call.source_gradient = reader.input("source_gradient", TN * DH);
+    call.state_gradient = reader.input("state_gradient", call.N * DH);
+    call.cell_gradient = reader.input("cell_gradient", call.N * DH);
+    call.z_given = reader.input("z_state", TN * G * DH);
+    call.cell_given = reader.input("cell_output", TN * DH);
+    call.output_given = reader.input("output", TN * DH);
+    call.cell_sequence_gradient = reader.input("cell_sequence_gradient", TN * DH);
+    call.z_state_gradient = reader.input("z_state_gradient", TN * G * DH);
+    call.d_source = reader.result("d_source", TN * call.I);
+    call.d_recurrent_weight = reader.result("d_recurrent_weight", G * DH * call.H);
+    call.d_input_weight = reader.result("d_input_weight", G * DH * call.I);
+    call.d_bias = reader.result("d_bias", G * DH);
+    call.d_peephole = reader.result("d_peephole", G * DH);
+    call.d_init_state = reader.result("d_init_state", call.N * DH);
+    call.d_init_cell = reader.result("d_init_cell", call.N * DH);
+    call.d_secondary_bias = reader.result("d_secondary_bias", DH);
+  } else {
+    call.state = reader.result("state", TN * DH);
+    call.cell_out = reader.result("cell", TN * DH);
+    call.z_state = reader.result("z_state", TN * G * DH);
+  }
   return call;
 }
 
-void run(void (*function)(const Call&, gatewise::Watch&), const Call& call) {
+void run(const Call& call) {
   gatewise::Watch watch;
   watch.interrupted = interrupted;
   {
     nb::gil_scoped_release released;
-    function(call, watch);
+    const gatewise::Kernels& kernels = gatewise::current_kernels();
+    (call.gradient ? kernels.gradients : kernels.forward)(call, watch);
   }
   if (watch.stop) throw nb::python_error();
 }
 
-void forward(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
-             const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
-             nb::dict arrays) {
-  const Reader reader{arrays, gatewise::size_of(static_cast<DType>(dtype))};
-  Call call = read_call(cell, activations, order, dtype, sizes, backwards, mask_stride, reader);
-  const int64_t TN = call.T * call.N, DH = call.D * call.H, G = static_cast<int64_t>(order.size());
-  call.state = reader.result("state", TN * DH);
-  call.cell_out = reader.result("cell", TN * DH);
-  call.z_state = reader.result("z_state", TN * G * DH);
-  run(gatewise::current_kernels().forward, call);
-}
-
-void gradients(int cell, const std::vector<int>& activations, const std::vector<int>& order, int dtype,
-               const std::vector<int64_t>& sizes, const std::vector<int>& backwards, const std::vector<int64_t>& mask_stride,
-               nb::dict arrays) {
-  const Reader reader{arrays, gatewise::size_of(static_cast<DType>(dtype))};
-  Call call = read_call(cell, activations, order, dtype, sizes, backwards, mask_stride, reader);
-  const int64_t TN = call.T * call.N, DH = call.D * call.H, G = static_cast<int64_t>(order.size());
-  call.source_gradient = reader.input("source_gradient", TN * DH);
-  call.state_gradient = reader.input("state_gradient", call.N * DH);
-  call.cell_gradient = reader.input("cell_gradient", call.N * DH);
-  call.z_given = reader.input("z_state", TN * G * DH);
-  call.cell_given = reader.input("cell_output", TN * DH);
-  call.output_given = reader.input("output", TN * DH);
-  call.cell_sequence_gradient = reader.input("cell_sequence_gradient", TN * DH);
-  call.z_state_gradient = reader.input("z_state_gradient", TN * G * DH);
-  call.d_source = reader.result("d_source", TN * call.I);
-  call.d_recurrent_weight = reader.result("d_recurrent_weight", G * DH * call.H);
-  call.d_input_weight = reader.result("d_input_weight", G * DH * call.I);
-  call.d_bias = reader.result("d_bias", G * DH);
-  call.d_peephole = reader.result("d_peephole", G * DH);
-  call.d_init_state = reader.result("d_init_state", call.N * DH);
-  call.d_init_cell = reader.result("d_init_cell", call.N * DH);
-  call.d_secondary_bias = reader.result("d_secondary_bias", DH);
-  run(gatewise::current_kernels().gradients, call);
+gatewise::KnownCalls& known_calls() {
+  static auto* known = new gatewise::KnownCalls;  // never destroyed: it holds Python objects
+  return *known;
 }
 
 // c = a b; a and b with any strides, c contiguous, all float32 or all float64.
@@ -210,8 +203,15 @@ void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.def("forward", &forward);
-  module.def("gradients", &gradients);
+  nb::class_<Call>(module, "Call");  // holds no references: the caller keeps the arrays
+  module.def("read_call", &read_call);
+  module.def("run", &run);
+  module.def("keep", [](const char* operation, nb::handle descriptor, const nb::dict& given, const Call& call,
+                        const nb::list& results) { known_calls().keep(operation, descriptor, given, call, results); },
+             "operation"_a, "descriptor"_a.none(), "given"_a, "call"_a, "results"_a);
+  module.def("again", [](const char* operation, nb::handle descriptor, const nb::dict& given) {
+    return known_calls().again(operation, descriptor, given, run);
+  }, "operation"_a, "descriptor"_a.none(), "given"_a);
   module.def("product", &product);
   module.def("cross_entropy", &cross_entropy, "source"_a, "labels"_a, "classes"_a, "losses"_a, "soft_max"_a.none());
   module.def("adam", &adam);

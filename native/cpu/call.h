@@ -14,6 +14,7 @@ constexpr int size_of(DType dtype) {
 }
 
 struct Call {
+  bool gradient = false;
   int cell = 0;  // number in GATEWISE_CELLS
   int activation[5] = {0, 0, 0, 0, 0};
   int slot[4] = {0, 0, 0, 0};  // packed position of each of the cell's gates

@@ -44,27 +44,42 @@ struct ForwardRun {
   Grid grid;
   int team = 1;
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
-  int input_vectors = 1, phase_vectors[2] = {1, 1};  // tile widths
+  bool input_once = false;                           // the input products of all steps are made together
+  int widest_input = 1, widest = 1;                  // vectors per tile at most
   int64_t chunk = 1;                                 // steps whose input products are made together
   int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
   Panels<Real> input_panels, phase_panels[2];
   Piece<Real> bias, peephole, secondary_bias;
   Piece<Real> x, operand[2], second_operand, gates, h, c, gathered, scratch;
-  Barrier everyone, group[256];
+  Barrier everyone;
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
   ForwardRun(const Call& call, const ForwardCell<Real>& cell, Watch& watch, Arena& arena)
       : call(call), cell(cell), watch(watch), arena(arena) {}
 
   int64_t block_columns() const { return cell.gates * units.width; }
   int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
-  // Where block b's panels begin in each packed weight.
-  Panel<Real> input_panel(int d, int64_t b) const {
-    return input_panels.in(arena) + (d * units.blocks + b) * call.I * block_columns();
+  // Where block b's panels begin in each packed weight. An input weight that is used once is packed block by block, each
+  // thread having room for one.
+  Panel<Real> input_panel(int thread, int d, int64_t b) const {
+    return input_panels.in(arena) + (input_once ? thread : d * units.blocks + b) * call.I * block_columns();
   }
   Panel<Real> phase_panel(int phase, int d, int64_t b) const {
     return phase_panels[phase].in(arena) + (d * units.blocks + b) * call.H * phase_columns(phase);
   }
+
+  // Tiles of the product of some gates with a block's panels: their number and their width in vectors.
+  struct Tiles {
+    int count, vectors;
+  };
+  Tiles tiles(int gates, int64_t block, int most) const {
+    const int total = units.columns<Real>(gates, block);
+    const int vectors = tile_vectors(total, total == 3 ? 3 : most);
+    return {total / vectors, vectors};
+  }
+  Tiles input_tiles(int64_t block) const { return tiles(cell.gates, block, widest_input); }
+  Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
 
   void plan(int threads) {
     packed = call.dtype != Native<Real>::dtype || call.T * call.N > 16;
@@ -72,29 +87,29 @@ struct ForwardRun {
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
     units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, std::max(1, most / least_gates)));
+    units.narrow_last<Real>(call.H);
     const int64_t N = call.N;
     const double R = static_cast<double>(cell.gates * units.padded * call.H);
     int meets = cell.phases;
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), meets,
                        tile_rows(std::min(most, cell.gates * units.vectors)));
+    if (call.T == 1) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    const int width = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
-    input_vectors = tile_vectors(cell.gates * units.vectors, std::max(most, 3));
-    for (int phase = 0; phase < cell.phases; ++phase) {
-      const int vectors = cell.gate_count[phase] * units.vectors;
-      phase_vectors[phase] = tile_vectors(vectors, vectors == 3 ? 3 : width);
-    }
+    widest = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
+    widest_input = std::max(most, 3);
     x_stride = units.blocks * block_columns();
     stride = spread<Real>(units.padded);
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     a_rows = std::min<int64_t>(chunk * rows, 96);
+    input_once = packed && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
 
     const int D = call.D;
     arena.begin();
     if (call.input_weight != nullptr) {
-      if (packed) input_panels.reserve(arena, D * x_stride * call.I, call.dtype);
+      const int64_t blocks = input_once ? grid.size() : D * units.blocks;
+      if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype);
       x.reserve(arena, chunk * N * x_stride);
       gathered.reserve(arena, grid.size() * a_rows * a_stride);
     }
@@ -115,41 +130,52 @@ struct ForwardRun {
     arena.allocate();
     team = grid.size();
     everyone.reset(team);
+    group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
-  // Packs every weight of one block of one direction.
-  void pack(int d, int64_t block) const {
+  // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
+  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate, int gates,
+                   int64_t block) const {
     constexpr int lanes = Vec<Real>::lanes;
-    const int64_t H = call.H, GH = cell.gates * H;
-    for (int g = 0; g < cell.gates; ++g) {
-      const int64_t row = d * GH + call.slot[g] * H;
-      const int phase = cell.phases == 2 && g >= cell.first_gate[1] ? 1 : 0;
-      for (int v = 0; v < units.vectors; ++v) {
-        const int64_t unit = block * units.width + v * lanes, count = H - unit;
-        // column `vector` of the block; tiles are consecutive panels of `wide` vectors
-        const auto place = [&](const Panel<Real>& panel, int vector, int wide, int64_t K) {
-          return panel + vector / wide * (K * wide * lanes) + vector % wide * lanes;
-        };
-        if (packed && call.input_weight != nullptr) {
-          const Panel<Real> to = place(input_panel(d, block), g * units.vectors + v, input_vectors, call.I);
-          pack_transposed(to, input_vectors * lanes, call.input_weight, call.dtype, row + unit, call.I, count);
-        }
-        if (packed) {
-          const int vector = (g - cell.first_gate[phase]) * units.vectors + v;
-          const Panel<Real> to = place(phase_panel(phase, d, block), vector, phase_vectors[phase], H);
-          pack_transposed(to, phase_vectors[phase] * lanes, call.recurrent_weight, call.dtype, row + unit, H, count);
-        }
-        const int64_t at = d * x_stride + block * block_columns() + g * units.width + v * lanes;
-        if (call.bias != nullptr) pack_row(bias.in(arena) + at, lanes, call.bias, call.dtype, row + unit, count);
-        if (call.peephole != nullptr) {
-          pack_row(peephole.in(arena) + at, lanes, call.peephole, call.dtype, row + unit, count);
-        }
+    const int64_t gate_width = units.gate_width(block), wide = tiles.vectors * lanes;
+    const auto row_of = [&](int64_t column) {
+      const int64_t gate = column / gate_width;
+      return (d * cell.gates + call.slot[first_gate + gate]) * call.H + block * units.width + column % gate_width;
+    };
+    for (int64_t column = 0; column < tiles.count * wide; column += lanes) {
+      const Panel<Real> to = panel + column / wide * (K * wide) + column % wide;
+      if (gate_width % lanes == 0) {
+        pack_transposed(to, wide, weight, call.dtype, row_of(column), K, call.H - block * units.width - column % gate_width);
+        continue;
+      }
+      for (int lane = 0; lane < lanes; ++lane) {  // parts of several gates
+        const int64_t at = column + lane, unit = block * units.width + at % gate_width;
+        const bool exists = at < gates * gate_width && unit < call.H;
+        pack_column(to + lane, wide, weight, call.dtype, exists ? row_of(at) : -1, K);
       }
     }
-    const int64_t unit = block * units.width;
-    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype, d * H + unit,
-             call.secondary_bias == nullptr ? 0 : H - unit);
+  }
+  void pack_input(int thread, int d, int64_t block) const {
+    pack_weight(input_panel(thread, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
+  }
+
+  // Packs all that is used step by step, for one block of one direction.
+  void pack(int d, int64_t block) const {
+    if (packed && !input_once && call.input_weight != nullptr) pack_input(0, d, block);
+    for (int phase = 0; packed && phase < cell.phases; ++phase) {
+      pack_weight(phase_panel(phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
+                  cell.first_gate[phase], cell.gate_count[phase], block);
+    }
+    const int64_t unit = block * units.width, left = call.H - unit;
+    for (int g = 0; g < cell.gates; ++g) {
+      const int64_t row = (d * cell.gates + call.slot[g]) * call.H + unit;
+      const int64_t at = d * x_stride + block * block_columns() + g * units.gate_width(block);
+      if (call.bias != nullptr) pack_row(bias.in(arena) + at, units.width, call.bias, call.dtype, row, left);
+      if (call.peephole != nullptr) pack_row(peephole.in(arena) + at, units.width, call.peephole, call.dtype, row, left);
+    }
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype,
+             d * call.H + unit, call.secondary_bias == nullptr ? 0 : left);
   }
 
   // Initial carried state and cell, and phase 0's operand of the first step, for some rows and blocks.
@@ -183,7 +209,7 @@ struct ForwardRun {
     for (int g = 0; g < gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
       dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K,
-                   C + g * units.width, ldc);
+                   C + g * units.gate_width(block), ldc);
     }
   }
 
@@ -209,10 +235,11 @@ struct ForwardRun {
                             to + done * x_stride + block * block_columns(), x_stride);
           continue;
         }
-        const int tiles = cell.gates * units.vectors / input_vectors;
-        for (int tile = 0; tile < tiles; ++tile) {
-          const int64_t column = tile * input_vectors * Vec<Real>::lanes;
-          panel_product(count, I, A, a_stride, input_panel(d, block) + I * column, input_vectors,
+        if (input_once) pack_input(thread, d, block);
+        const Tiles tiles = input_tiles(block);
+        for (int tile = 0; tile < tiles.count; ++tile) {
+          const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
+          panel_product(count, I, A, a_stride, input_panel(thread, d, block) + I * column, tiles.vectors,
                         to + done * x_stride + block * block_columns() + column, x_stride, false);
         }
       }
@@ -222,22 +249,24 @@ struct ForwardRun {
   // One phase of one step for some rows and blocks.
   void phase(int thread, int number, const ForwardStep<Real>& step, const Real* A, const Range& rows,
              const Range& blocks) const {
-    const int vectors = phase_vectors[number];
-    const int tiles = cell.gate_count[number] * units.vectors / vectors;
-    const int64_t columns = phase_columns(number), width = vectors * Vec<Real>::lanes;
+    const int64_t columns = phase_columns(number);
     Real* u = scratch.in(arena) + thread * most_rows * block_columns();
-    const Groups groups(rows.size(), tile_rows(vectors));
-    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    for (int64_t i = 0; i < blocks.size(); ++i) {
+      // To and fro: what a step read last is still in the cache when the next one begins.
+      const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
+      const Tiles tiles = phase_tiles(number, block);
+      const int64_t width = tiles.vectors * Vec<Real>::lanes;
+      const Groups groups(rows.size(), tile_rows(tiles.vectors));
       const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
-        const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
+        const auto product = tile_function<Real>(tiles.vectors, static_cast<int>(count), panel.stored);
         if (!packed) {
           unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
                             block, count, A + n * stride, stride, u, columns);
         }
-        for (int i = 0; packed && i < tiles; ++i) {
-          product(call.H, A + n * stride, stride, (panel + i * call.H * width).at, u + i * width, columns, false);
+        for (int tile = 0; packed && tile < tiles.count; ++tile) {
+          product(call.H, A + n * stride, stride, (panel + tile * call.H * width).at, u + tile * width, columns, false);
         }
         cell.pointwise[number](step, block, n, count, u);
       }
@@ -246,164 +275,48 @@ struct ForwardRun {
 
   void thread(int id) {
     Pulse pulse(watch, call.N * call.H);
-    for (int64_t item = id; item < call.D * units.blocks; item += team) {
-      pack(static_cast<int>(item / units.blocks), item % units.blocks);
-    }
-    if (!everyone.wait(watch.stop)) return;
     const int row_part = id / grid.unit_parts;
     const Range rows = part(call.N, grid.row_parts, row_part);
     const Range blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    if (grid.row_parts == 1) {
+      for (int64_t item = 0; item < call.D * blocks.size(); ++item) {
+        pack(static_cast<int>(item / blocks.size()), blocks.begin + item % blocks.size());
+      }
+    } else {  // each block is used by several threads
+      for (int64_t item = id; item < call.D * units.blocks; item += team) {
+        pack(static_cast<int>(item / units.blocks), item % units.blocks);
+      }
+      if (!everyone.wait(watch.stop)) return;
+    }
     Barrier& meet = group[row_part];
     Real* x_rows = call.input_weight == nullptr ? nullptr : x.in(arena) + rows.begin * chunk * x_stride;
 
     for (int d = 0; d < call.D; ++d) {
       const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
       start(d, time(0), rows, blocks);
-      if (!meet.wait(watch.stop)) return;
       for (int64_t first = 0; first < call.T; first += chunk) {
         const int64_t last = std::min(first + chunk, call.T);
         const int64_t t0 = std::min(time(first), time(last - 1));
         if (x_rows != nullptr) input_products(id, d, t0, t0 + last - first, rows, blocks, x_rows);
+        if (first == 0 && !meet.wait(watch.stop)) return;
         for (int64_t place = first; place < last; ++place) {
           const int64_t t = time(place);
           ForwardStep<Real> step{this, d, t, place + 1 < call.T ? time(place + 1) : -1,
                                  x_rows == nullptr ? nullptr : x_rows + (t - t0) * rows.size() * x_stride, rows.begin,
                                  operand[(place + 1) % 2].in(arena)};
+          const bool end = place + 1 == call.T && d + 1 == call.D;  // nobody reads what the last phase leaves
           phase(id, 0, step, operand[place % 2].in(arena), rows, blocks);
-          if (!meet.wait(watch.stop)) return;
           if (cell.phases == 2) {
-            phase(id, 1, step, second_operand.in(arena), rows, blocks);
             if (!meet.wait(watch.stop)) return;
+            phase(id, 1, step, second_operand.in(arena), rows, blocks);
           }
+          if (!end && !meet.wait(watch.stop)) return;
           if (pulse.stopped(id == 0)) return;
         }
       }
     }
   }
 };
-
-// One vector of units of one active row. FULL: the call's dtype is Real and all lanes exist.
-template <class Real, class Cell, class Act, int PHASE, bool FULL>
-GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& act, int64_t block, int64_t n, int64_t at,
-                                    const Real* u) {
-  using V = Vec<Real>;
-  using Units = Access<Real, FULL>;
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const Arena& arena = run.arena;
-  constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
-  constexpr bool last_phase = PHASE == Cell::phases - 1;
-  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int64_t unit = block * width + at, left = H - unit;
-  const int d = step.direction;
-  const int64_t packed = d * run.x_stride + block * G * width + at;
-  const int64_t row = (step.t * call.N + n) * call.D + d;
-  const bool fresh = call.reset(step.t, n);
-  Real* h = run.h.in(arena) + n * padded + unit;
-  Real* c = run.c.in(arena) + n * padded + unit;
-
-  Forward<V, G> v;
-  v.h = fresh ? V(0.0) : V::load(h);
-  if constexpr (Cell::has_cell) v.c = fresh ? V(0.0) : V::load(c);
-  v.b2 = V::load(run.secondary_bias.in(arena) + d * padded + unit);
-  for (int k = 0; k < count; ++k) {
-    const int g = first + k;
-    v.u[g] = V::load(u + k * width + at);
-    if (step.x_rows != nullptr) {
-      v.x[g] = V::load(step.x_rows + (n - step.first_row) * run.x_stride + block * G * width + g * width + at);
-    } else {
-      v.x[g] = Units::load(call.source, call.dtype, row * G * H + call.slot[g] * H + unit, left);
-    }
-    if (call.bias != nullptr) v.x[g] = v.x[g] + V::load(run.bias.in(arena) + packed + g * width);
-    if constexpr (Cell::peephole) v.p[g] = V::load(run.peephole.in(arena) + packed + g * width);
-  }
-  if constexpr (Cell::phases == 2) {
-    v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
-    Real* kept = run.gates.in(arena) + n * run.x_stride + block * G * width + at;
-    for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * width);
-    Cell::template forward<PHASE>(act, v);
-    if constexpr (!last_phase) {
-      for (int g = first; g < first + count; ++g) v.gate[g].store(kept + g * width);
-      v.operand.store(run.second_operand.in(arena) + n * run.stride + unit);
-    }
-  } else {
-    Cell::template forward<PHASE>(act, v);
-  }
-  if constexpr (last_phase) {
-    v.h_next.store(h);
-    if constexpr (Cell::has_cell) v.c_next.store(c);
-    if (step.next >= 0) {
-      run.next_operand(d, step.next, n, unit, v.h_next).store(step.next_operand + n * run.stride + unit);
-    }
-    Units::store(call.state, call.dtype, row * H + unit, v.h_next, left);
-    if constexpr (Cell::has_cell) {
-      if (call.cell_out != nullptr) Units::store(call.cell_out, call.dtype, row * H + unit, v.c_next, left);
-    }
-    if (call.z_state != nullptr) {
-      for (int g = 0; g < G; ++g) {
-        Units::store(call.z_state, call.dtype, row * G * H + call.slot[g] * H + unit, v.gate[g], left);
-      }
-    }
-  }
-}
-
-// A row that takes no part in this step: its results are 0 and its state goes on.
-template <class Real, class Cell>
-__attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, int64_t block, int64_t n) {
-  using V = Vec<Real>;
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const int64_t row = (step.t * call.N + n) * call.D + step.direction;
-  for (int64_t at = 0; at < run.units.width; at += V::lanes) {
-    const int64_t unit = block * run.units.width + at, left = call.H - unit;
-    if (left <= 0) break;
-    const V zero(0.0), h = V::load(run.h.in(run.arena) + n * run.units.padded + unit);
-    if (step.next >= 0) {
-      run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + n * run.stride + unit);
-    }
-    store_units<Real>(call.state, call.dtype, row * call.H + unit, zero, left);
-    if (call.cell_out != nullptr) store_units<Real>(call.cell_out, call.dtype, row * call.H + unit, zero, left);
-    for (int g = 0; call.z_state != nullptr && g < Cell::gates; ++g) {
-      store_units<Real>(call.z_state, call.dtype, (row * Cell::gates + call.slot[g]) * call.H + unit, zero, left);
-    }
-  }
-}
-
-// The cell's maths on `rows` rows of one block, given their recurrent products u: [rows][gates of the phase][width].
-template <class Real, class Cell, class Act, int PHASE>
-void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* u) {
-  constexpr int lanes = Vec<Real>::lanes;
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const Act act = make_activations<Act>(call);
-  const int64_t width = run.units.width, columns = Cell::gate_count[PHASE] * width;
-  const int64_t exist = std::min(width, call.H - block * width);
-  const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
-  for (int64_t i = 0; i < rows; ++i, u += columns) {
-    const int64_t n = first_row + i;
-    if (!call.active(step.t, n)) {
-      if (PHASE == Cell::phases - 1) forward_inactive<Real, Cell>(step, block, n);
-      continue;
-    }
-    int64_t at = 0;
-    for (; at < full; at += lanes) forward_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, u);
-    for (; at < exist; at += lanes) forward_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, u);
-  }
-}
-
-template <class Real, class Cell, class Act>
-ForwardCell<Real> make_forward_cell() {
-  ForwardCell<Real> cell;
-  cell.gates = Cell::gates;
-  cell.phases = Cell::phases;
-  for (int phase = 0; phase < Cell::phases; ++phase) {
-    cell.first_gate[phase] = Cell::first_gate[phase];
-    cell.gate_count[phase] = Cell::gate_count[phase];
-  }
-  cell.pointwise[0] = forward_pointwise<Real, Cell, Act, 0>;
-  if constexpr (Cell::phases == 2) cell.pointwise[1] = forward_pointwise<Real, Cell, Act, 1>;
-  return cell;
-}
 
 }  // namespace GATEWISE_ISA
 }  // namespace gatewise

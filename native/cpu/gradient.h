@@ -136,11 +136,15 @@ struct GradientRun : GradientSums<Real> {
   // The recurrent part of a chunk; false when the call was stopped.
   bool chunk_steps(int id, int d, int64_t begin, int64_t end, int64_t t0, const Range& rows, const Range& blocks,
                    Barrier& meet, Pulse& pulse) {
+    // A step whose cell gives its state makes the operand of the step after it by the way; only the first is left. With
+    // lengths, rows start and end at different steps: then all are rebuilt.
+    const bool by_the_way = cell.restores_state && call.lengths == nullptr;
+    const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
     const auto step_at = [&](int64_t place) {
-      const int64_t t = call.backwards[d] ? call.T - 1 - place : place;
-      return GradientStep<Real>{this, d, t, before(d, t), t - t0};
+      const int64_t t = time(place);
+      return GradientStep<Real>{this, d, t, before(d, t), t - t0, by_the_way && place + 1 < end ? time(place + 1) : -1};
     };
-    for (int64_t place = begin; place < end; ++place) {
+    for (int64_t place = begin; place < (by_the_way ? begin + 1 : end); ++place) {
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
         cell.rebuild(step_at(place), block, rows.begin, rows.size());
       }
@@ -152,13 +156,11 @@ struct GradientRun : GradientSums<Real> {
     for (int64_t place = end - 1; place >= begin; --place) {
       const GradientStep<Real> step = step_at(place);
       const int last = cell.phases - 1;
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        cell.pointwise[last](step, block, rows.begin, rows.size(), nullptr);
-      }
+      cell.pointwise[last](step, blocks, rows.begin, rows.size(), nullptr);
       if (!meet.wait(watch.stop)) return false;
       if (last == 1) {
         back_product(id, 1, d, step.slot, rows, blocks, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
-          cell.pointwise[0](step, block, n, count, e);
+          cell.pointwise[0](step, {block, block + 1}, n, count, e);
         });
         if (!meet.wait(watch.stop)) return false;
       }

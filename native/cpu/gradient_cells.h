@@ -71,6 +71,15 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
         if constexpr (Cell::dx_differs) v.dx[g] = only_units<Real>(v.dx[g], left);
       }
     }
+    if constexpr (Cell::restores_state) {
+      if (step.after >= 0) {
+        Cell::restore(act, v);
+        V operand = call.reset(step.after, n) ? V(0.0) : v.h_next;
+        if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.after, n, d * H + unit, left);
+        const int64_t after_row = slot_row + (step.after - step.t) * call.N;
+        operand.store(run.operand[0].in(arena) + after_row * run.stride + unit);
+      }
+    }
     if constexpr (PHASE == 0) {
       v.h_prev.store(dh);
       if constexpr (Cell::has_cell) v.c_prev.store(dc);
@@ -93,27 +102,29 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
   }
 }
 
+// The cell's gradient on some rows and blocks. `e`, for a phase that needs it, belongs to a single block.
 template <class Real, class Cell, class Act, int PHASE>
-void gradient_pointwise(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* e) {
+void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int64_t first_row, int64_t rows, const Real* e) {
   constexpr int lanes = Vec<Real>::lanes;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
   const int64_t width = run.units.width;
-  const int64_t exist = std::min(width, call.H - block * width);
-  const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
-  for (int64_t i = 0; i < rows; ++i, e += e == nullptr ? 0 : width) {
-    const int64_t n = first_row + i;
+  for (int64_t n = first_row; n < first_row + rows; ++n, e += e == nullptr ? 0 : width) {
     const bool active = call.active(step.t, n);
-    int64_t at = 0;
-    for (; at < full; at += lanes) gradient_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, active, e);
-    for (; at < exist; at += lanes) gradient_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, active, e);
-    // Units that only pad the block give nothing.
-    for (; at < width; at += lanes) {
-      for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
-        const int64_t place = (step.slot * call.N + n) * run.du_stride[PHASE] + run.du_column(g, block) + at;
-        Vec<Real>(0.0).store(run.du[PHASE].in(run.arena) + place);
-        if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena) + place);
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      const int64_t exist = std::min(width, call.H - block * width);
+      const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
+      int64_t at = 0;
+      for (; at < full; at += lanes) gradient_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, active, e);
+      for (; at < exist; at += lanes) gradient_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, active, e);
+      // Units that only pad the block give nothing.
+      for (; at < width; at += lanes) {
+        for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
+          const int64_t place = (step.slot * call.N + n) * run.du_stride[PHASE] + run.du_column(g, block) + at;
+          Vec<Real>(0.0).store(run.du[PHASE].in(run.arena) + place);
+          if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena) + place);
+        }
       }
     }
   }
@@ -129,7 +140,7 @@ GATEWISE_INLINE Vec<Real> rebuilt(const GradientStep<Real>& step, const Act& act
   V operand;
   if (Cell::restores_state && !call.reset(step.t, n) && step.before >= 0 && call.active(step.before, n)) {
     Gradient<V, Cell::gates> v;
-    const GradientStep<Real> earlier{step.run, d, step.before, -1, 0};
+    const GradientStep<Real> earlier{step.run, d, step.before, -1, 0, -1};
     load_saved<Real, Cell, FULL>(earlier, n, unit, v);
     if constexpr (Cell::restores_state) Cell::restore(act, v);
     operand = v.h_next;
@@ -179,6 +190,7 @@ GradientCell<Real> make_gradient_cell() {
   cell.needs_product = Cell::needs_product;
   cell.dx_differs = Cell::dx_differs;
   cell.output_sees_new_cell = Cell::output_sees_new_cell;
+  cell.restores_state = Cell::restores_state;
   cell.rebuild = rebuild_operand<Real, Cell, Act>;
   cell.pointwise[0] = gradient_pointwise<Real, Cell, Act, 0>;
   if constexpr (Cell::phases == 2) cell.pointwise[1] = gradient_pointwise<Real, Cell, Act, 1>;

@@ -17,16 +17,18 @@ struct GradientStep {
   int64_t t;       // input time of this step
   int64_t before;  // input time of the step before it in the order of travel, -1 at the start
   int64_t slot;    // place of this step in the chunk's buffers
+  int64_t after;   // input time of the step after it, whose operand is made here; -1: it is not
 };
 
 template <class Real>
-using GradientPointwise = void (*)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows, const Real* e);
+using GradientPointwise = void (*)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows, const Real* e);
 
 template <class Real>
 struct GradientCell {
   int gates = 1, phases = 1;
   int first_gate[2] = {0, 0}, gate_count[2] = {1, 0};
   bool has_cell = false, peephole = false, needs_product = false, dx_differs = false, output_sees_new_cell = false;
+  bool restores_state = false;
   GradientPointwise<Real> pointwise[2] = {nullptr, nullptr};
   void (*rebuild)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows) = nullptr;
 };
@@ -57,7 +59,8 @@ struct GradientPlan {
   Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
   Piece<Real> d_bias, d_peephole, d_secondary_bias;
   Piece<Real> scratch, packed_a, packed_b;
-  Barrier everyone, group[256];
+  Barrier everyone;
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
   GradientPlan(const Call& call, const GradientCell<Real>& cell, Watch& watch, Arena& arena)
       : call(call), cell(cell), watch(watch), arena(arena) {}
@@ -130,6 +133,7 @@ struct GradientPlan {
     packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
+    group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 

@@ -1,7 +1,7 @@
 // Compiled once per instruction set, into the namespace GATEWISE_ISA.
 #include "cpu/kernels.h"
 
-#include "cpu/forward.h"
+#include "cpu/forward_cells.h"
 #include "cpu/gradient_cells.h"
 #include "cpu/matrix.h"
 #include "cpu/ordinary.h"
@@ -38,18 +38,24 @@ bool default_activations(const Call& call) {
 GATEWISE_PICK(make_forward_cell)
 GATEWISE_PICK(make_gradient_cell)
 
-// Threads that a call can keep busy for about as long as it takes to wake one: it has to read its weights once, and it
-// has its products to make.
-inline int useful_threads(const Call& call, int gates) {
+// The time of a call on one thread, in microseconds: it has to read its weights once, and it has its products to make.
+inline double estimate(const Call& call, int gates) {
   const double weights = static_cast<double>(gates * call.D * call.H) * static_cast<double>(call.I + call.H);
-  const double microseconds = std::max(weights * size_of(call.dtype) / 40e3, weights * call.T * call.N / 50e3);
-  return static_cast<int>(std::min(static_cast<double>(threads()), 1.0 + microseconds / 60.0));
+  return std::max(weights * size_of(call.dtype) / 70e3, weights * static_cast<double>(call.T * call.N) / 45e3) *
+         (call.gradient ? 2.0 : 1.0);
+}
+
+// Workers for a call: no more than it keeps busy for longer than it takes to get them.
+inline Claim claim_for(double microseconds) {
+  const bool brief = microseconds < 150.0;
+  const double useful = 1.0 + microseconds / (brief ? 8.0 : 60.0);
+  return Claim(static_cast<int>(std::min<double>(threads(), useful)), brief ? Work::short_call : Work::long_call);
 }
 
 template <template <class> class Run, class Real, class Cell>
 void run(const Call& call, Watch& watch, const Cell& cell) {
   Arena& arena = thread_arena();
-  Claim claim(useful_threads(call, cell.gates));
+  Claim claim = claim_for(estimate(call, cell.gates));
   auto run = std::make_unique<Run<Real>>(call, cell, watch, arena);
   run->plan(claim.size());
   claim.run([&](int id) {
@@ -77,9 +83,7 @@ void gradients(const Call& call, Watch& watch) {
 template <class Real>
 void product_of(const Product& call) {
   Arena& arena = thread_arena();
-  constexpr double worth_a_thread = 1e5;  // multiplications that take as long as waking one
-  const double work = static_cast<double>(call.M) * static_cast<double>(call.N) * static_cast<double>(call.K);
-  Claim claim(static_cast<int>(std::min<double>(threads(), 1.0 + work / worth_a_thread)));
+  Claim claim = claim_for(static_cast<double>(call.M) * static_cast<double>(call.N) * static_cast<double>(call.K) / 40e3);
   MatrixRun<Real> run(call, arena);
   run.plan(claim.size());
   claim.run([&](int id) {

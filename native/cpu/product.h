@@ -120,23 +120,29 @@ inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, c
   }
 }
 
-// The sum of a vector's lanes, in a fixed order.
-template <class Real>
-GATEWISE_INLINE Real sum_of_lanes(const typename Vec<Real>::Native& v) {
-  typedef Real Quarter __attribute__((vector_size(16)));
-  constexpr int parts = GATEWISE_VECTOR_BYTES / 16, lanes = 16 / sizeof(Real);
-  Quarter part[parts];
-  std::memcpy(part, &v, sizeof v);
-  Quarter sum = part[0];
-#pragma GCC unroll 4
-  for (int i = 1; i < parts; ++i) sum += part[i];
-  return lanes == 2 ? sum[0] + sum[1] : (sum[0] + sum[lanes - 2]) + (sum[1] + sum[lanes - 1]);
+// The sums of the lanes of as many vectors as a vector has lanes, lane i being the sum of rows[i]: halves are interleaved
+// and added over and over.
+template <class Real, int COUNT = Vec<Real>::lanes>
+GATEWISE_INLINE typename Vec<Real>::Native sums_of_lanes(const typename Vec<Real>::Native* rows) {
+  using Native = typename Vec<Real>::Native;
+  if constexpr (COUNT == 1) {
+    return rows[0];
+  } else {
+    constexpr int lanes = Vec<Real>::lanes;
+    typename Vec<Real>::Mask low, high;
+    for (int j = 0; j < lanes; ++j) low[j] = j / 2 + j % 2 * lanes, high[j] = low[j] + lanes / 2;
+    Native half[COUNT / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT / 2; ++i) {
+      half[i] = __builtin_shuffle(rows[i], rows[i + COUNT / 2], low) + __builtin_shuffle(rows[i], rows[i + COUNT / 2], high);
+    }
+    return sums_of_lanes<Real, COUNT / 2>(half);
+  }
 }
 
-// C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A and JR of B, neither of them packed: for
-// calls too short to pay for packing.
+// The dot products of MR rows of A with JR rows of B, lanes not added up yet: sums[i * lanes + j].
 template <class Real, int MR, int JR>
-void dots(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native* sums) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes;
   Native sum[MR][JR] = {};
@@ -145,7 +151,7 @@ void dots(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
     Native b[JR];
 #pragma GCC unroll 4
     for (int j = 0; j < JR; ++j) b[j] = load(B + j * K + k).v;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < MR; ++i) {
       const Native a = load(A + i * lda + k).v;
 #pragma GCC unroll 4
@@ -154,37 +160,45 @@ void dots(int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t
   };
   for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
   if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < JR; ++j) C[i * ldc + j] = sum_of_lanes<Real>(sum[i][j]);
+    for (int j = 0; j < JR; ++j) sums[i * lanes + j] = sum[i][j];
   }
 }
 
-// The same for any number of rows and columns.
+// C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
+// pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
+template <class Real, int MR>
+void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4);
+  for (int64_t column = 0; column < columns; column += lanes) {
+    typename Vec<Real>::Native sums[MR * lanes];
+    const int64_t count = std::min<int64_t>(lanes, columns - column);
+    if (count < lanes) std::fill_n(sums, MR * lanes, typename Vec<Real>::Native{});
+    int64_t j = 0;
+    for (; j + wide <= count; j += wide) dots<Real, MR, wide>(K, A, lda, B + (column + j) * K, sums + j);
+    for (; j < count; ++j) dots<Real, MR, 1>(K, A, lda, B + (column + j) * K, sums + j);
+    for (int i = 0; i < MR; ++i) Vec<Real>(sums_of_lanes<Real>(sums + i * lanes)).store(C + i * ldc + column);
+  }
+}
+
+// The same for any number of rows.
 template <class Real>
 void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
-  constexpr int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
-  for (int64_t j = 0; j < columns; j += 4) {
-    const int64_t wide = std::min<int64_t>(columns - j, 4);
-    for (int64_t i = 0; i < rows; i += most) {
-      const int64_t tall = std::min<int64_t>(rows - i, most);
-      const Real* a = A + i * lda;
-      const Real* b = B + j * K;
-      Real* c = C + i * ldc + j;
-      if (wide == 4 && tall == 4) {
-        dots<Real, 4, 4>(K, a, lda, b, c, ldc);
-      } else if (wide == 4 && tall == 2) {
-        dots<Real, 2, 4>(K, a, lda, b, c, ldc);
-      } else {
-        for (int64_t r = 0; r < tall; ++r) {
-          if (wide == 4) {
-            dots<Real, 1, 4>(K, a + r * lda, lda, b, c + r * ldc, ldc);
-          } else {
-            for (int64_t s = 0; s < wide; ++s) dots<Real, 1, 1>(K, a + r * lda, lda, b + s * K, c + r * ldc + s, ldc);
-          }
-        }
-      }
+  const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t i = groups.begin(g);
+    const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, C + i * ldc, ldc); };
+    switch (groups.begin(g + 1) - i) {
+      case 1: run(dot_rows<Real, 1>); break;
+      case 2: run(dot_rows<Real, 2>); break;
+#if GATEWISE_VECTOR_REGISTERS == 32
+      case 3: run(dot_rows<Real, 3>); break;
+      case 4: run(dot_rows<Real, 4>); break;
+      case 5: run(dot_rows<Real, 5>); break;
+      default: run(dot_rows<Real, 6>); break;
+#endif
     }
   }
 }
@@ -247,7 +261,22 @@ void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K,
   }
 }
 
-// The same into a panel, from row `first` of a matrix of dtype.
+// Packs one row of a matrix of dtype as one column of a panel; zeros if `row` is negative.
+template <class Real>
+void pack_column(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t row, int64_t K) {
+  for (int64_t k = 0; k < K; ++k) {
+    if (to.stored != Native<Real>::dtype) {
+      const uint16_t* words = static_cast<const uint16_t*>(from);
+      reinterpret_cast<uint16_t*>(to.at)[k * stride] = row < 0 ? uint16_t(0) : words[row * K + k];
+    } else {
+      Real* place = reinterpret_cast<Real*>(to.at) + k * stride;
+      *place = 0;
+      if (row >= 0) read_run(place, from, dtype, row * K + k, 1);
+    }
+  }
+}
+
+// Packs as many rows of a matrix of dtype as a vector has lanes, from row `first`.
 template <class Real>
 void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
                      int64_t count) {
@@ -257,11 +286,7 @@ void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DT
     transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, static_cast<const uint16_t*>(from) + first * K, K, count);
   } else {
     for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
-      for (int64_t k = 0; k < K; ++k) {
-        Real* place = reinterpret_cast<Real*>(to.at) + k * stride + lane;
-        *place = 0;
-        if (lane < count) read_run(place, from, dtype, (first + lane) * K + k, 1);
-      }
+      pack_column(to + lane, stride, from, dtype, lane < count ? first + lane : -1, K);
     }
   }
 }

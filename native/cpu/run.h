@@ -17,10 +17,20 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// Units are handled in blocks of `width`; inside the engine the gates of a block lie together: [block][gate][width].
+// Units are handled in blocks of `width`; inside the engine the gates of a block lie together: [block][gate][width]. Where the
+// last block is a part of one vector, its gates may lie closer.
 struct Layout {
   int vectors = 1;  // vectors per block and gate
   int64_t width = 0, blocks = 0, padded = 0;
+  int64_t last_width = 0;
+
+  // From one gate to the next in a block's columns.
+  int64_t gate_width(int64_t block) const { return block == blocks - 1 ? last_width : width; }
+  // Vectors that some gates of a block fill.
+  template <class Real>
+  int columns(int gates, int64_t block) const {
+    return static_cast<int>((gates * gate_width(block) + Vec<Real>::lanes - 1) / Vec<Real>::lanes);
+  }
 
   template <class Real>
   static Layout make(int64_t H, int vectors) {
@@ -29,7 +39,14 @@ struct Layout {
     layout.width = vectors * Vec<Real>::lanes;
     layout.blocks = (H + layout.width - 1) / layout.width;
     layout.padded = layout.blocks * layout.width;
+    layout.last_width = layout.width;
     return layout;
+  }
+  // Lets the gates of the last block lie a few lanes apart.
+  template <class Real>
+  void narrow_last(int64_t H) {
+    constexpr int64_t step = std::max(1, Vec<Real>::lanes / 4);
+    if (vectors == 1) last_width = (H - (blocks - 1) * width + step - 1) / step * step;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -17,13 +18,17 @@ namespace gatewise {
 static constexpr int spins_before_yield = 300;
 static constexpr int looks_before_sleep = spins_before_yield + 100;
 static constexpr int most_threads = 256;
+// Short calls that follow each other within this time keep the workers awake.
+static constexpr int64_t closely = 40'000;  // nanoseconds
 
 struct Worker {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<const std::function<void(int)>*> task{nullptr};
+  std::atomic<bool> awake{true};
+  bool called = false;  // out of its sleep, with or without a task; guarded by the mutex
   int number = 0;
-  int caller_cpu = -1;   // where the caller was when it handed out the task
+  CpusTaken* taken = nullptr;
   bool claimed = false;  // guarded by the pool's mutex
 };
 
@@ -61,29 +66,27 @@ int default_threads() {
 
 std::atomic<int> wanted_threads{0};
 
-// A woken worker is often put on its caller's CPU, where it would wait for the very thread that waits for it. So each
-// goes to a CPU of its own, counted from the caller's; after that the system may move it as it likes.
-void spread_out(const Worker& self) {
-  static const std::vector<int> cpus = [] {
-    std::vector<int> list;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return list;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) list.push_back(cpu);
-    }
-    return list;
-  }();
-  const auto caller = std::find(cpus.begin(), cpus.end(), self.caller_cpu);
-  if (caller == cpus.end() || self.number >= static_cast<int>(cpus.size())) return;
-  const int own = cpus[(static_cast<size_t>(caller - cpus.begin()) + static_cast<size_t>(self.number)) % cpus.size()];
-  if (sched_getcpu() == own) return;
-  cpu_set_t one, all;
-  CPU_ZERO(&one);
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// When the last short call ended.
+std::atomic<int64_t> last_short_call{0};
+
+// A woken worker is often put on its caller's CPU, where it would wait for the very thread that waits for it. One that finds
+// its CPU taken goes to a free one of those it may use; after that the system may move it as it likes.
+void spread_out(CpusTaken& taken) {
+  if (taken.take(sched_getcpu())) return;
+  cpu_set_t all, one;
   CPU_ZERO(&all);
-  CPU_SET(own, &one);
-  for (const int cpu : cpus) CPU_SET(cpu, &all);
-  if (pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0) pthread_setaffinity_np(pthread_self(), sizeof all, &all);
+  if (pthread_getaffinity_np(pthread_self(), sizeof all, &all) != 0) return;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &all) || !taken.take(cpu)) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0) pthread_setaffinity_np(pthread_self(), sizeof all, &all);
+    return;
+  }
 }
 
 void work(Worker* self) {
@@ -96,13 +99,37 @@ void work(Worker* self) {
     }
     if (task == nullptr) {
       std::unique_lock<std::mutex> lock(self->mutex);
-      self->changed.wait(lock, [&] { return self->task.load(std::memory_order_acquire) != nullptr; });
-      task = self->task.load(std::memory_order_acquire);
+      self->awake.store(false, std::memory_order_relaxed);
+      self->changed.wait(lock, [&] { return self->called || self->task.load(std::memory_order_acquire) != nullptr; });
+      self->awake.store(true, std::memory_order_relaxed);
+      self->called = false;
+      continue;
     }
-    spread_out(*self);
+    spread_out(*self->taken);
     (*task)(self->number);
     self->task.store(nullptr, std::memory_order_release);
   }
+}
+
+void call_up(Worker& worker) {
+  {
+    std::lock_guard<std::mutex> lock(worker.mutex);
+    worker.called = true;
+  }
+  worker.changed.notify_one();
+}
+
+// A new worker, or null if the system refuses more threads.
+Worker* start_worker() {
+  Worker* worker = new Worker;
+  try {
+    std::thread(work, worker).detach();
+  } catch (...) {
+    delete worker;
+    return nullptr;
+  }
+  pool->workers.push_back(worker);
+  return worker;
 }
 
 }  // namespace
@@ -133,43 +160,46 @@ bool Barrier::wait(const std::atomic<bool>& stop) {
   return true;
 }
 
-Claim::Claim(int wanted) {
+Claim::Claim(int wanted, Work work) {
   wanted = std::clamp(wanted, 1, most_threads);
   if (wanted == 1) return;
+  brief_ = work == Work::short_call;
+  const bool often = brief_ && now() - last_short_call.load(std::memory_order_relaxed) < closely;
   std::lock_guard<std::mutex> lock(pool->mutex);
+  const auto claim = [&](Worker* worker) {
+    worker->claimed = true;
+    workers_[size_++ - 1] = worker;
+  };
   for (Worker* worker : pool->workers) {
     if (size_ == wanted) return;
-    if (!worker->claimed) {
-      worker->claimed = true;
-      workers_[size_++ - 1] = worker;
+    if (worker->claimed) continue;
+    if (!brief_ || worker->awake.load(std::memory_order_relaxed)) {
+      claim(worker);
+    } else if (often) {
+      call_up(*worker);
     }
   }
+  if (brief_ && !often) return;
   while (size_ < wanted && static_cast<int>(pool->workers.size()) < std::max(wanted, threads()) - 1) {
-    Worker* worker = new Worker;
-    try {
-      std::thread(work, worker).detach();
-    } catch (...) {  // the system refuses more threads: go on with what there is
-      delete worker;
-      return;
-    }
-    worker->claimed = true;
-    pool->workers.push_back(worker);
-    workers_[size_++ - 1] = worker;
+    Worker* worker = start_worker();
+    if (worker == nullptr) return;
+    claim(worker);
   }
 }
 
 Claim::~Claim() {
+  if (brief_) last_short_call.store(now(), std::memory_order_relaxed);
   if (size_ == 1) return;
   std::lock_guard<std::mutex> lock(pool->mutex);
   for (int i = 0; i < size_ - 1; ++i) workers_[i]->claimed = false;
 }
 
 void Claim::run(const std::function<void(int)>& body) {
-  const int here = size_ > 1 ? sched_getcpu() : -1;
+  if (size_ > 1) taken_.take(sched_getcpu());
   for (int i = 0; i < size_ - 1; ++i) {
     Worker* worker = workers_[i];
     worker->number = i + 1;
-    worker->caller_cpu = here;
+    worker->taken = &taken_;
     {
       std::lock_guard<std::mutex> lock(worker->mutex);
       worker->task.store(&body, std::memory_order_release);

@@ -36,10 +36,27 @@ class Barrier {
   alignas(64) std::atomic<uint32_t> round_{0};
 };
 
-// Claims up to `wanted` - 1 idle workers for the lifetime of the object.
+// The CPUs on which the threads of a team run, by number.
+struct CpusTaken {
+  static constexpr int most = 1024;
+  std::atomic<uint64_t> bits[most / 64]{};
+
+  // Whether it was free until now.
+  bool take(int cpu) {
+    if (cpu < 0 || cpu >= most) return true;
+    const uint64_t bit = uint64_t{1} << cpu % 64;
+    return (bits[cpu / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
+  }
+};
+
+// How long a call will take, as far as it decides who takes part: waking a worker takes longer than a short call.
+enum class Work { short_call, long_call };
+
+// Claims up to `wanted` - 1 idle workers for the lifetime of the object. A short call gets those that are awake; the others it
+// wakes for the next one, where calls follow each other closely.
 class Claim {
  public:
-  explicit Claim(int wanted);
+  explicit Claim(int wanted, Work work = Work::long_call);
   ~Claim();
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
@@ -50,7 +67,9 @@ class Claim {
 
  private:
   int size_ = 1;
+  bool brief_ = false;
   struct Worker* workers_[255];
+  CpusTaken taken_;
 };
 
 }  // namespace gatewise

@@ -103,12 +103,35 @@ GATEWISE_INLINE Vec<double> select(const Vec<double>::Mask& condition, const Vec
   return Vec<double>(condition ? a.v : b.v);
 }
 
-// exp to about 1 ulp: x = n ln 2 + r, a polynomial in r, then 2^n put together from bits. Below -87.3 it stays at the
-// smallest normal number; above 88.7 it is infinite; NaN passes through.
-GATEWISE_INLINE Vec<float> exp(const Vec<float>& argument) {
+// Between two bounds; NaN passes through.
+GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
+#if defined(__AVX512F__)
+  const __m512 raised = _mm512_max_ps(_mm512_set1_ps(low), (__m512)x.v);
+  return Vec<float>((Vec<float>::Native)_mm512_min_ps(_mm512_set1_ps(high), raised));
+#else
   using V = Vec<float>;
-  V x = select(argument < V(-87.3f), V(-87.3f), argument);
-  x = select(V(88.8f) < x, V(88.8f), x);
+  const V raised = select(x < V(low), V(low), x);
+  return select(V(high) < raised, V(high), raised);
+#endif
+}
+
+// 1 / x for x from 1 up, to about 1 ulp.
+GATEWISE_INLINE Vec<float> reciprocal(const Vec<float>& x) {
+  using V = Vec<float>;
+#if defined(__AVX512F__)
+  const V r((V::Native)_mm512_rcp14_ps((__m512)x.v));
+  return r + r * (V(1.0f) - x * r);
+#else
+  return V(1.0f) / x;
+#endif
+}
+
+// e^x as (1 + part) * power, `power` being a power of two: x = n ln 2 + r, and a polynomial in r. From -87.3 to 88.3.
+struct Exponential {
+  Vec<float> part, power;
+};
+GATEWISE_INLINE Exponential exponential(const Vec<float>& x) {
+  using V = Vec<float>;
   const V magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const V shifted = x * V(1.44269504088896f) + magic;
   const V n = shifted - magic;
@@ -119,31 +142,31 @@ GATEWISE_INLINE Vec<float> exp(const Vec<float>& argument) {
   p = p * r + V(0.04166839271783829f);
   p = p * r + V(0.1666651964187622f);
   p = p * r + V(0.4999999403953552f);
-  p = p * r * r + r + V(1.0f);
   V::Mask bits;
   std::memcpy(&bits, &shifted.v, sizeof bits);
   bits = (bits + 127) << 23;  // the magic number's own bits fall off the top
-  V scale;
-  std::memcpy(&scale.v, &bits, sizeof bits);
-  return p * scale;
+  Exponential result;
+  result.part = p * (r * r) + r;
+  std::memcpy(&result.power.v, &bits, sizeof bits);
+  return result;
+}
+
+// exp to about 1 ulp; beyond -87.3 and 88.3 it stays as it is there. NaN passes through.
+GATEWISE_INLINE Vec<float> exp(const Vec<float>& x) {
+  const Exponential e = exponential(clamp(x, -87.3f, 88.3f));
+  return e.part * e.power + e.power;
 }
 
 GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
-  return Vec<float>(1.0f) / (Vec<float>(1.0f) + exp(Vec<float>(0.0f) - x));
+  return reciprocal(Vec<float>(1.0f) + exp(Vec<float>(0.0f) - x));
 }
 
-// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+// tanh x = (e^2x - 1) / (e^2x + 1). Near 0 the power is 1 and nothing cancels.
 GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
   using V = Vec<float>;
-  const V z = x * x;
-  V p(-0.005717040505260229f);
-  p = p * z + V(0.020650582388043404f);
-  p = p * z + V(-0.05374349653720856f);
-  p = p * z + V(0.13331490755081177f);
-  p = p * z + V(-0.3333328366279602f);
-  const V near = x + x * z * p;
-  const V far = V(1.0f) - V(2.0f) / (exp(x + x) + V(1.0f));
-  return select(z < V(0.390625f), near, far);
+  const Exponential e = exponential(clamp(x + x, -20.0f, 20.0f));
+  const V less = e.part * e.power + (e.power - V(1.0f));
+  return less * reciprocal(less + V(2.0f));
 }
 
 // float64 is for checking: the C library lane by lane.

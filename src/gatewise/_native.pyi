@@ -1,7 +1,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-def forward(
+class Call: ...
+
+def read_call(
+    gradient: bool,
     cell: int,
     activations: tuple[int, ...],
     order: tuple[int, ...],
@@ -10,17 +13,10 @@ def forward(
     backwards: tuple[bool, ...],
     mask_stride: tuple[int, int, int],
     arrays: dict[str, Any],
-) -> None: ...
-def gradients(
-    cell: int,
-    activations: tuple[int, ...],
-    order: tuple[int, ...],
-    dtype: int,
-    sizes: tuple[int, int, int, int],
-    backwards: tuple[bool, ...],
-    mask_stride: tuple[int, int, int],
-    arrays: dict[str, Any],
-) -> None: ...
+) -> Call: ...
+def run(call: Call) -> None: ...
+def keep(operation: str, descriptor: Any, given: dict[str, Any], call: Call, results: list[tuple[str, Any, Any]]) -> None: ...
+def again(operation: str, descriptor: Any, given: dict[str, Any]) -> list[Any] | None: ...
 def product(a: Any, b: Any, result: Any) -> None: ...
 def cross_entropy(source: Any, labels: Any, classes: int, losses: Any, soft_max: Any) -> None: ...
 def adam(beta1: float, beta2: float, epsilon: float, step: float, *arrays: Any) -> None: ...

@@ -19,30 +19,28 @@ _GRADIENT_ORDER = {
 
 
 def _forward(operation: str, default: type[Any], descriptor: Any, given: dict[str, Any]) -> list[Array]:
-    key = replay.key_of(operation, descriptor, given)
-    results = replay.again(key, given)
-    if results is not None:
-        return results
+    known, key = replay.again(operation, descriptor, given)
+    if known is not None:
+        return known
     problem, kind = make_problem(operation, default, descriptor, given, gradient=False)
-    descriptor = problem.descriptor
+    training = problem.descriptor.training
     state, cell, z_state = engine_for(operation, kind.device).forward(problem)
     results = [state]
-    if problem.cell.has_cell and (descriptor.produce_cell or descriptor.training):
+    if problem.cell.has_cell and (training or problem.descriptor.produce_cell):  # type: ignore[union-attr]
         results.append(cell)
-    if descriptor.training:
+    if training:
         results.append(z_state)
-    replay.keep(key, problem)
+    replay.keep(key, problem, descriptor, given)
     return [kind.wrap(result) for result in results]
 
 
 def _gradients(operation: str, default: type[Any], descriptor: Any, given: dict[str, Any]) -> list[Array]:
-    key = replay.key_of(operation, descriptor, given)
-    results = replay.again(key, given)
-    if results is not None:
-        return results
+    known, key = replay.again(operation, descriptor, given)
+    if known is not None:
+        return known
     problem, kind = make_problem(operation, default, descriptor, given, gradient=True)
     found = engine_for(operation, kind.device).gradients(problem)
-    replay.keep(key, problem)
+    replay.keep(key, problem, descriptor, given)
     return [kind.wrap(found[name]) for name in _GRADIENT_ORDER[problem.cell.operation] if name in found]
 
 

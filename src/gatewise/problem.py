@@ -52,6 +52,8 @@ class Problem:
     z_state_gradient: Array = None
     # set by an engine that can: runs the call again on other arguments of the same layout, given by name; None if it cannot
     again: Callable[[dict[str, Any]], list[Any] | None] | None = None
+    # or: notes the call under its operation, descriptor and arguments, so that the engine knows it when it comes again
+    note: Callable[[str, Any, dict[str, Any]], None] | None = None
 
     @property
     def D(self) -> int:

@@ -15,12 +15,11 @@ from typing import Any
 import gatewise
 
 # Every library's worker threads spin a while after a call, PyTorch's for some 7 ms, OpenBLAS's for 100, and whoever comes
-# next pays for it. So each turn waits until this process uses no CPU time, then makes one call that wakes the library's
-# own threads and is not timed (for long calls that makes no difference).
+# next pays for it. So each turn waits until this process uses no CPU time, but no longer than anyone should spin, then makes
+# one call that wakes the library's own threads and is not timed (for long calls that makes no difference).
 _REST_SECONDS = 0.012  # longer than the kernel's tick, at which it books the time of running threads
-_REST_AT_MOST_SECONDS = 0.25
-_SHORT_SECONDS = 0.02
-_TURN_SECONDS = 0.02  # a turn times as many calls as fit in this
+_REST_AT_MOST_SECONDS = 0.15
+_TURN_SECONDS = 0.04  # a turn goes on for this long, so a measurement has few turns and waits, whatever the first calls took
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,14 @@ class Timing:
 
 def take_turns(entries: dict[str, Callable[[], Any]], effort: Effort = FULL) -> dict[str, Timing]:
     """Time the entries by turns. Each has been called before; the first calls here are still warm-up."""
-    calls = {name: _calls_per_turn(call) for name, call in entries.items()}
     samples: dict[str, list[float]] = {name: [] for name in entries}
     spent = dict.fromkeys(entries, 0.0)
     rounds = 0
     with _without_garbage_collection():
         while True:
             for name, call in entries.items():
-                taken = _turn(call, calls[name], short=bool(samples[name]) and samples[name][-1] < _SHORT_SECONDS)
-                samples[name].append(taken / calls[name])
+                taken, calls = _turn(call, short=not samples[name] or samples[name][-1] < _TURN_SECONDS)
+                samples[name].append(taken / calls)
                 spent[name] += taken
             rounds += 1
             if (rounds >= effort.rounds and min(spent.values()) >= effort.seconds) or (
@@ -65,32 +63,29 @@ def take_turns(entries: dict[str, Callable[[], Any]], effort: Effort = FULL) -> 
                 return {name: _summary(values) for name, values in samples.items()}
 
 
-def _turn(call: Callable[[], Any], calls: int, short: bool) -> float:
+def _turn(call: Callable[[], Any], short: bool) -> tuple[float, int]:
+    """Seconds of one turn, and how many calls they were."""
     rest()
     if short:
         call()
+    calls = 0
     start = time.perf_counter()
-    for _ in range(calls):
+    while True:
         call()
-    return time.perf_counter() - start
+        calls += 1
+        taken = time.perf_counter() - start
+        if taken >= _TURN_SECONDS:
+            return taken, calls
 
 
 def rest() -> None:
     """Wait until no thread of this process runs, or for as long as anyone should spin."""
-    end = time.perf_counter() + _REST_AT_MOST_SECONDS
+    end = time.perf_counter() + _REST_AT_MOST_SECONDS - _REST_SECONDS
     while time.perf_counter() < end:
         wall, used = time.perf_counter(), time.process_time()
         time.sleep(_REST_SECONDS)
         if time.process_time() - used < 0.2 * (time.perf_counter() - wall):
             return
-
-
-def _calls_per_turn(call: Callable[[], Any]) -> int:
-    call()
-    start = time.perf_counter()
-    call()
-    once = time.perf_counter() - start
-    return max(1, int(_TURN_SECONDS / max(once, 1e-7)))
 
 
 def _summary(values: list[float]) -> Timing:

@@ -23,14 +23,14 @@ name = "cpu"
 _DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.float64): 3}
 _BFLOAT16 = 2
 _CELL_NUMBER = {cell.name: number for number, cell in enumerate(CELLS)}
-_INPUTS = (
+_INPUTS = (  # in the order in which the operations return their gradients
     "source",
     "recurrent_weight",
     "input_weight",
     "bias",
+    "peephole",
     "init_state",
     "init_cell",
-    "peephole",
     "secondary_bias",
 )
 _SAVED = (
@@ -94,11 +94,12 @@ def _mask(problem: Problem) -> tuple[Any, tuple[int, int, int]]:
     return _plain(mask), strides
 
 
-def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
+def _call(gradient: bool, problem: Problem, results: dict[str, Any], arrays: dict[str, Any]) -> None:
     p = problem
     if not (p.T and p.N):
         return
     mask, mask_stride = _mask(p)
+    arrays |= {name: _plain(array) for name, array in results.items()}
     for name in _INPUTS:
         array = getattr(p, name)
         if array is not None:
@@ -109,7 +110,8 @@ def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
         arrays["lengths"] = _plain(np.asarray(p.lengths, np.int64))
     if p.resets is not None:
         arrays["resets"] = np.ascontiguousarray(p.resets).view(np.uint8)
-    function(
+    call = _native.read_call(
+        gradient,
         _CELL_NUMBER[p.cell.name],
         p.activations,
         p.order,
@@ -119,33 +121,33 @@ def _call(function: Any, problem: Problem, arrays: dict[str, Any]) -> None:
         mask_stride,
         arrays,
     )
+    _native.run(call)
+    made = [(name, array.shape, array.dtype) for name, array in results.items()]
+    p.note = lambda operation, descriptor, given: _native.keep(operation, descriptor, given, call, made)
+
+
+def again(operation: str, descriptor: Any, given: dict[str, Any]) -> list[Any] | None:
+    """The results of a call on NumPy arrays like one that was noted before (`Problem.note`); None if there was none."""
+    return None if _native is None else _native.again(operation, descriptor, given)
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
     p = problem
     training = p.descriptor.training
     width = p.D * p.H
-    state = np.empty((p.T, p.N, width), p.dtype)
-    cell = z_state = None
-    arrays = {"state": _plain(state)}
+    results = {"state": np.empty((p.T, p.N, width), p.dtype)}
     if p.cell.has_cell and (training or p.descriptor.produce_cell):  # type: ignore[union-attr]
-        cell = np.empty((p.T, p.N, width), p.dtype)
-        arrays["cell"] = _plain(cell)
+        results["cell"] = np.empty((p.T, p.N, width), p.dtype)
     if training:
-        z_state = np.empty((p.T, p.N, p.G * width), p.dtype)
-        arrays["z_state"] = _plain(z_state)
-    _call(_native.forward, p, arrays)
-    return state, cell, z_state
+        results["z_state"] = np.empty((p.T, p.N, p.G * width), p.dtype)
+    _call(False, p, results, {})
+    return results["state"], results.get("cell"), results.get("z_state")
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
     p = problem
     make = np.empty if p.T and p.N else np.zeros
-    results = {name: make(getattr(p, name).shape, p.dtype) for name in _INPUTS if getattr(p, name) is not None}
-    arrays = {f"d_{name}": _plain(array) for name, array in results.items()}
-    for name in _SAVED:
-        array = getattr(p, name)
-        if array is not None:
-            arrays[name] = _plain(array)
-    _call(_native.gradients, p, arrays)
-    return results
+    found = {name: make(getattr(p, name).shape, p.dtype) for name in _INPUTS if getattr(p, name) is not None}
+    saved = {name: _plain(array) for name in _SAVED if (array := getattr(p, name)) is not None}
+    _call(True, p, {f"d_{name}": array for name, array in found.items()}, saved)
+    return found
