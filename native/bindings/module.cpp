@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "bindings/memory.h"
 #include "cells/cells.h"
 #include "cpu/engine.h"
 #include "cpu/team.h"
@@ -215,6 +216,8 @@ NB_MODULE(_native, module) {
   module.def("cross_entropy", &cross_entropy, "source"_a, "labels"_a, "classes"_a, "losses"_a, "soft_max"_a.none());
   module.def("adam", &adam);
   module.def("add_rows", &add_rows);
+  module.def("use_kept_memory", &gatewise::use_kept_memory);
+  module.def("use_memory", &gatewise::use_memory);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
   module.def("set_threads", &gatewise::set_threads);

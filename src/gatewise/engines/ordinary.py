@@ -6,6 +6,8 @@ work is too small to be worth the call: then the graph computes it with NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,19 @@ except ImportError:  # a source tree that was not built; the engine says so
 
 _LARGE_PRODUCT = 1 << 16  # multiplications; below it NumPy's own product uses one thread, and less time
 _LARGE = 1 << 10  # elements
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """NumPy arrays made inside lie in memory that is kept, when one dies, for the next: fresh memory is slow at first touch."""
+    if _native is None:
+        yield
+        return
+    before = _native.use_kept_memory()
+    try:
+        yield
+    finally:
+        _native.use_memory(before)
 
 
 def product(a: Any, b: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.ordinary import kept_memory
 from ..errors import GatewiseError
 from .builder import located
 from .place import RUN_NUMBER, Place, numpy_place
@@ -214,7 +215,7 @@ class Plan:
         step: Step | None = None
         place = self.place
         try:
-            with np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
+            with kept_memory(), np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
                 for step in self.steps:
                     start = 0.0 if observe is None else time.perf_counter()
                     mode, results = step.mode, step.results
