@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,14 +97,22 @@ def _descent(place: Place, attributes: Attributes, rate: Any, values: Any, gradi
 
 
 def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]:
+    return scaled_adam(place, None, inputs)
+
+
+def scaled_adam(place: Place, scale: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Adam's step, its gradient first multiplied by a scalar if there is one."""
     values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
-    rate, beta1, beta2, epsilon, beta1_power, beta2_power = (_number(place, scalar, values) for scalar in inputs[:6])
+    rate, beta1, beta2, epsilon, beta1_power, beta2_power = [_number(place, scalar, values) for scalar in inputs[:6]]
     step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
     if place.is_numpy and not maximum:
-        found = ordinary.adam(beta1, beta2, epsilon, step, [values, momentum, velocity, gradient])
+        factor = 1.0 if scale is None else float(scale)
+        found = ordinary.adam(beta1, beta2, epsilon, step, factor, [values, momentum, velocity, gradient])
         if found is not None:
-            return tuple([place.like(result, inputs[6]) for result in found])
+            return found if inputs[6] is values else tuple([place.like(result, inputs[6]) for result in found])
     xp = place.xp
+    if scale is not None:
+        gradient = gradient * scale
     momentum = momentum + (gradient - momentum) * (1.0 - beta1)
     velocity = velocity * beta2 + gradient * gradient * (1.0 - beta2)
     used = xp.maximum(maximum[0], velocity) if maximum else velocity
