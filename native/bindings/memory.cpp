@@ -49,6 +49,12 @@ class Pool {
     kept_ += size;
   }
 
+  size_t bytes() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return kept_;
+  }
+
+ private:
   void* kept(size_t size) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto blocks = free_.find(size);
@@ -59,7 +65,6 @@ class Pool {
     return block;
   }
 
- private:
   std::mutex mutex_;
   std::map<size_t, std::vector<void*>> free_;
   size_t kept_ = 0;
@@ -115,6 +120,8 @@ void find_numpy_memory() {
 }
 
 }  // namespace
+
+size_t kept_bytes() { return pool().bytes(); }
 
 nanobind::object use_kept_memory() {
   if (set_handler == nullptr) find_numpy_memory();

@@ -10,4 +10,7 @@ nanobind::object use_kept_memory();
 // Back to that; gives what was used before this.
 nanobind::object use_memory(nanobind::object handler);
 
+// Kept at present, for nobody yet.
+size_t kept_bytes();
+
 }  // namespace gatewise

@@ -257,6 +257,7 @@ NB_MODULE(_native, module) {
   module.def("take_rows", &take_rows);
   module.def("sums", &sums);
   module.def("use_kept_memory", &gatewise::use_kept_memory);
+  module.def("kept_bytes", &gatewise::kept_bytes);
   module.def("use_memory", &gatewise::use_memory);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);

@@ -69,6 +69,10 @@ struct MatrixRun {
 
   void pack_a(Real* to, int64_t first, int64_t count, int64_t k0, int64_t depth) const {
     const Real* from = a + first * call.a_row + k0 * call.a_column;
+    if (call.a_row == 1 && first + most_rows <= call.M) {  // some more than asked for, in one go
+      for (int64_t k = 0; k < depth; ++k) std::memcpy(to + k * most_rows, from + k * call.a_column, most_rows * sizeof(Real));
+      return;
+    }
     for (int64_t k = 0; k < depth; ++k) {
       for (int64_t i = 0; i < count; ++i) to[k * most_rows + i] = from[i * call.a_row + k * call.a_column];
     }
@@ -102,7 +106,7 @@ struct MatrixRun {
             const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth);
             const bool whole = exist == width, add = k0 > 0 || row != nullptr;
             for (int64_t i = 0; i < count && add && (k0 == 0 || !whole); ++i) {  // what the product is added to
-              std::copy_n(k0 == 0 ? row + n : to + i * call.N, exist, whole ? to + i * call.N : last + i * tile);
+              pack_row(whole ? to + i * call.N : last + i * tile, width, k0 == 0 ? row + n : to + i * call.N, stored, 0, exist);
             }
             product(depth, left, lda, panel, whole ? to : last, whole ? call.N : tile, add);
             for (int64_t i = 0; i < count && !whole; ++i) std::copy_n(last + i * tile, exist, to + i * call.N);

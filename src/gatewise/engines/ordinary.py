@@ -6,7 +6,7 @@ work is too small to be worth the call: then the graph computes it with NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,9 @@ def cross_entropy_gradient(soft_max: Any, labels: Any, gradients: Any) -> Any:
     return result if fits else None
 
 
-def adam(beta1: float, beta2: float, epsilon: float, step: float, scale: float, arrays: list[Any]) -> tuple[Any, ...] | None:
+def adam(
+    beta1: float, beta2: float, epsilon: float, step: float, scale: float, arrays: Sequence[Any]
+) -> tuple[Any, ...] | None:
     """New values, momentum and velocity from those and the gradient, which is multiplied by `scale`; `step` is the learning
     rate with both corrections."""
     shape = arrays[0].shape

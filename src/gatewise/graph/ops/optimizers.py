@@ -86,14 +86,19 @@ def _adam_shape(attributes: Attributes, *inputs: Any) -> Results:
     return [result] * (len(inputs) - 7)
 
 
-def _number(place: Place, scalar: Any, like: Any) -> Any:
-    """A scalar as something that multiplies `like` without changing its dtype; on a GPU it stays there."""
-    return float(scalar) if place.on_cpu else place.xp.astype(scalar, like.dtype)
+def _scalar(place: Place, scalar: Any) -> Any:
+    """A Python number; on a GPU the array, in its own precision, so that nobody has to wait for it."""
+    return float(scalar) if place.on_cpu else scalar
+
+
+def _factor(place: Place, number: Any, like: Any) -> Any:
+    """A scalar as something that multiplies `like` without changing its dtype."""
+    return number if isinstance(number, float) else place.xp.astype(number, like.dtype)
 
 
 def _descent(place: Place, attributes: Attributes, rate: Any, values: Any, gradient: Any) -> Any:
     wide = place.widen(values)
-    return place.like(wide - place.widen(gradient) * _number(place, rate, wide), values)
+    return place.like(wide - place.widen(gradient) * _factor(place, _scalar(place, rate), wide), values)
 
 
 def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]:
@@ -102,21 +107,22 @@ def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]
 
 def scaled_adam(place: Place, scale: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Adam's step, its gradient first multiplied by a scalar if there is one."""
-    values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
-    rate, beta1, beta2, epsilon, beta1_power, beta2_power = [_number(place, scalar, values) for scalar in inputs[:6]]
+    rate, beta1, beta2, epsilon, beta1_power, beta2_power = [_scalar(place, scalar) for scalar in inputs[:6]]
     step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
-    if place.is_numpy and not maximum:
-        factor = 1.0 if scale is None else float(scale)
-        found = ordinary.adam(beta1, beta2, epsilon, step, factor, [values, momentum, velocity, gradient])
+    if place.is_numpy and len(inputs) == 10:
+        found = ordinary.adam(beta1, beta2, epsilon, step, 1.0 if scale is None else float(scale), inputs[6:])
         if found is not None:
-            return found if inputs[6] is values else tuple([place.like(result, inputs[6]) for result in found])
-    xp = place.xp
+            return found
+    values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
+    take1, keep2, take2, epsilon, step = [
+        _factor(place, number, values) for number in (1.0 - beta1, beta2, 1.0 - beta2, epsilon, step)
+    ]
     if scale is not None:
         gradient = gradient * scale
-    momentum = momentum + (gradient - momentum) * (1.0 - beta1)
-    velocity = velocity * beta2 + gradient * gradient * (1.0 - beta2)
-    used = xp.maximum(maximum[0], velocity) if maximum else velocity
-    values = values - momentum / (xp.sqrt(used) + epsilon) * step
+    momentum = momentum + (gradient - momentum) * take1
+    velocity = velocity * keep2 + gradient * gradient * take2
+    used = place.xp.maximum(maximum[0], velocity) if maximum else velocity
+    values = values - momentum / (place.xp.sqrt(used) + epsilon) * step
     results = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
     return tuple([place.like(result, inputs[6]) for result in results])
 

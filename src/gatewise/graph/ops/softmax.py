@@ -165,32 +165,31 @@ def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
 
 
 def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tuple[Any, Any]:
-    xp, axis = place.xp, attributes["axis"]
-    if _native_classes(place, labels, axis, source.shape):
-        found = ordinary.cross_entropy(place.widen(source), labels, attributes["keep"])
+    keep, reduction = attributes["keep"], attributes["reduction"]
+    rows, y = _losses(place, attributes["axis"], keep, place.widen(source), labels, source)
+    if reduction != "none":
+        total = place.xp.sum(rows)
+        rows = total / max(math.prod(rows.shape), 1) if reduction == "mean" else total
+    return place.like(rows, source), place.like(y, source) if keep else None
+
+
+def _losses(place: Place, axis: int, keep: bool, wide: Any, labels: Any, source: Any) -> tuple[Any, Any]:
+    """The loss of every row and, if it is to be kept, the softmax, in float32 or better."""
+    xp = place.xp
+    if _native_classes(place, labels, axis, wide.shape):
+        found = ordinary.cross_entropy(wide, labels, keep)
         if found is not None:
-            losses, y = found
-            return place.like(_reduced(place, attributes, losses), source), place.like(y, source) if attributes["keep"] else None
-    labels = _dense(place, labels, axis, source)
-    wide, wide_labels = place.widen(source), place.widen(labels)
-    if math.prod(source.shape) == 0:
-        rows, y = place.zeros((*source.shape[:axis], *source.shape[axis + 1 :]), wide), wide
-    else:
-        shifted, exponentials, total = _exponentials(place, wide, axis)
-        y = exponentials / total if attributes["keep"] else None
-        unlikely = xp.log(total) - shifted
-        rows = xp.sum(wide_labels * unlikely, axis=axis)
-        if not place.on_cpu or bool(xp.any(xp.isnan(rows))):
-            # a label of 0 takes nothing, even from an impossible class
-            rows = xp.sum(xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * unlikely), axis=axis)
-    return place.like(_reduced(place, attributes, rows), source), place.like(y, source) if attributes["keep"] else None
-
-
-def _reduced(place: Place, attributes: Attributes, losses: Any) -> Any:
-    if attributes["reduction"] == "none":
-        return losses
-    total = place.xp.sum(losses)
-    return total / max(math.prod(losses.shape), 1) if attributes["reduction"] == "mean" else total
+            return found
+    if math.prod(wide.shape) == 0:
+        return place.zeros((*wide.shape[:axis], *wide.shape[axis + 1 :]), wide), wide
+    wide_labels = place.widen(_dense(place, labels, axis, source))
+    shifted, exponentials, total = _exponentials(place, wide, axis)
+    unlikely = xp.log(total) - shifted
+    rows = xp.sum(wide_labels * unlikely, axis=axis)
+    if not place.on_cpu or bool(xp.any(xp.isnan(rows))):
+        # a label of 0 takes nothing, even from an impossible class
+        rows = xp.sum(xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * unlikely), axis=axis)
+    return rows, exponentials / total if keep else None
 
 
 def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> Any:
