@@ -12,7 +12,8 @@ import gatewise
 from gatewise import Graph, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from gatewise.checking import tolerance
 from gatewise.graph.place import to_numpy
-from graph_helper import KINDS
+from graph_helper import KINDS, TYPES
+from graph_whole import check_whole
 from torch_loop import run as torch_run
 
 T, N, I, H = 6, 3, 4, 5  # noqa: E741
@@ -313,3 +314,9 @@ def test_fifty_steps_of_adam_follow_torch(kind, rate, amsgrad, torch_epsilon):
         first = first or their_loss.item()
         assert float(found[loss]) == pytest.approx(their_loss.item(), rel=1e-4), f"step {step}"
     assert their_loss.item() < 0.97 * first
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "numpy"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_whole_model_gives_the_same_numbers_on_every_kind_of_array(dtype, kind):
+    check_whole(dtype, KINDS[kind], TYPES[kind])
