@@ -42,6 +42,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """One kind of array at a time; the imported tests see no other."""
     monkeypatch.setattr(graph_helper, "ORDINARY_KINDS", {request.param: KINDS[request.param]})
     monkeypatch.setattr(graph_helper, "TYPES", TYPES)
+    monkeypatch.setattr(graph_helper, "SHARE", 1)  # a GPU's functions are good for more units in the last place
     monkeypatch.setattr(graph_helper, "LACKING", {"cupy": ("bfloat16",)})
     for module in (test_graph_operations, test_graph_shaping):
         module.RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
