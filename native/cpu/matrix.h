@@ -36,11 +36,12 @@ struct MatrixRun {
   // Divides C so that the threads together pack as little as possible.
   void plan(int threads) {
     tiles = (call.N + tile - 1) / tile;
+    const double all = static_cast<double>((call.N + lanes - 1) / lanes * lanes);
     double least = 1e300;
     for (int rows = 1; rows <= threads; ++rows) {
       const int columns = static_cast<int>(std::min<int64_t>(threads / rows, tiles));
       const double height = static_cast<double>((call.M + rows - 1) / rows);
-      const double width = static_cast<double>((tiles + columns - 1) / columns * tile);
+      const double width = std::min(static_cast<double>((tiles + columns - 1) / columns * tile), all);
       const double cost = height * width + 8.0 * (height + width);
       if (cost < least) least = cost, row_parts = rows, column_parts = columns;
     }
