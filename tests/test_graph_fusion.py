@@ -114,3 +114,62 @@ def test_what_is_needed_for_its_shape_alone_does_not_run() -> None:
     assert steps([graph.zeros_like(open_ended)]) == ["exponent", "filled_like"]
     large = graph.exponent(graph.placeholder((1024, 1024)))
     assert steps([graph.zeros_like(large)]) == ["exponent", "filled_like"], "too large to be kept between runs"
+
+
+def test_equal_steps_of_adam_are_one() -> None:
+    graph = Graph()
+    scale = graph.placeholder([])
+    shapes = [(3, 4), (700,), (), (0, 2), (130, 33)]
+    variables = [[graph.variable(np.abs(draw(*shape))) for _ in range(3)] for shape in shapes]
+    gradients = [graph.constant(draw(*shape)) for shape in shapes]
+
+    def update(rate: float, clipped: bool) -> list:
+        found = []
+        for group, gradient in zip(variables, gradients, strict=True):
+            new = graph.adam(rate, 0.9, 0.99, 1e-8, 0.9, 0.99, *group, gradient * scale if clipped else gradient)
+            found += [graph.assign(*pair) for pair in zip(group, new, strict=True)]
+        return found
+
+    start = graph.variable_values()
+    for clipped in (True, False):
+        together = update(0.1, clipped)
+        kinds = steps([], tuple(together))
+        assert kinds.count("adam") == 1
+        assert kinds[-15:] == ["assign"] * 15, "assignments wait"
+        graph.run({scale: 0.5} if clipped else {}, [], together)
+        expected = graph.variable_values()
+        graph.set_variable_values(start)
+        for place in range(0, 15, 3):
+            graph.run({scale: 0.5} if clipped else {}, [], together[place : place + 3])
+        for name, value in graph.variable_values().items():
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+            assert value.size < 2 or (value != start[name]).any()
+        graph.set_variable_values(start)
+    assert steps([], (*update(0.1, False), *update(0.2, False))).count("adam") == 2, "other rates are another batch"
+
+
+def test_steps_of_adam_that_differ_stay_apart() -> None:
+    graph = Graph()
+    a, b, c, d, gradient = (graph.constant(np.abs(draw(5, 6))) for _ in range(5))
+    numbers = (0.1, 0.9, 0.99, 1e-8, 0.9, 0.99)
+    plain, largest = graph.adam(*numbers, a, b, c, gradient), graph.adam(*numbers, b, c, d, gradient, a)
+    again = graph.adam(*numbers, plain[0], plain[1], plain[2], gradient)
+    assert steps([*plain, *largest, *again]).count("adam") == 3, "a maximum, and one that needs the other"
+    found = graph.run({}, [again[0]])[again[0]]
+    first = graph.run({}, plain)
+    other = Graph()
+    alone = other.adam(
+        *numbers, *(other.constant(first[each]) for each in plain), other.constant(graph.run({}, [gradient])[gradient])
+    )
+    np.testing.assert_array_equal(found, other.run({}, alone[:1])[alone[0]])
+
+
+def test_assignments_do_not_wait_where_something_reads_between_them() -> None:
+    graph = Graph()
+    x = graph.variable([1.0])
+    first = graph.assign(x, x + 1.0)
+    between = graph.read_variable(x) * 10.0
+    second = graph.assign(x, between)
+    found = graph.run({}, [between], [first, second])
+    assert found[between].tolist() == [20]
+    assert graph.variable_values()["variable"].tolist() == [20]

@@ -189,7 +189,8 @@ def test_sizes_that_differ_are_refused() -> None:
         lambda: cpu._native.take_rows(source, index, 5, source.copy()),
         lambda: cpu._native.take_rows(source, index, 5, np.zeros(15)),
         lambda: cpu._native.sums(source, False, np.zeros(3, np.float32)),
-        lambda: cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, 1.0, *[source] * 4, *[np.zeros(19, np.float32)] * 3),
+        lambda: cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, 1.0, [source] * 4, [np.zeros(19, np.float32)] * 3),
+        lambda: cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, 1.0, [source] * 4, [source.copy()] * 2),
     ]
     for call in calls:
         with pytest.raises(ValueError, match="sizes differ"):

@@ -198,13 +198,19 @@ bool cross_entropy_gradient(Floats soft_max, Numbers labels, size_t classes, Flo
   return true;
 }
 
-void adam(double beta1, double beta2, double epsilon, double step, double scale, Floats values, Floats momentum,
-          Floats velocity, Floats gradient, FloatResult new_values, FloatResult new_momentum, FloatResult new_velocity) {
-  const size_t count = values.size();
-  need(momentum.size() == count && velocity.size() == count && gradient.size() == count && new_values.size() == count &&
-       new_momentum.size() == count && new_velocity.size() == count);
-  gatewise::Adam call{static_cast<int64_t>(count), beta1, beta2, epsilon, step, scale, values.data(), momentum.data(),
-                      velocity.data(), gradient.data(), new_values.data(), new_momentum.data(), new_velocity.data()};
+// Any number of variables: values, momentum, velocity and gradient of each in `arrays`, the new three of each in `results`.
+void adam(double beta1, double beta2, double epsilon, double step, double scale, const std::vector<Floats>& arrays,
+          const std::vector<FloatResult>& results) {
+  need(arrays.size() % 4 == 0 && results.size() == arrays.size() / 4 * 3);
+  gatewise::Adam call{beta1, beta2, epsilon, step, scale, {}};
+  for (size_t each = 0; each < arrays.size() / 4; ++each) {
+    const Floats* given = &arrays[4 * each];
+    const FloatResult* made = &results[3 * each];
+    const size_t count = given[0].size();
+    for (int i = 1; i < 4; ++i) need(given[i].size() == count && made[i - 1].size() == count);
+    call.all.push_back({static_cast<int64_t>(count), given[0].data(), given[1].data(), given[2].data(), given[3].data(),
+                        made[0].data(), made[1].data(), made[2].data()});
+  }
   nb::gil_scoped_release released;
   gatewise::current_kernels().adam(call);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace gatewise {
 
@@ -93,11 +94,14 @@ struct ClassGradients {
   float* result = nullptr;           // [M, C]
 };
 struct Adam {
-  int64_t count = 0;
+  struct Arrays {
+    int64_t count = 0;
+    const float *values = nullptr, *momentum = nullptr, *velocity = nullptr, *gradient = nullptr;
+    float *new_values = nullptr, *new_momentum = nullptr, *new_velocity = nullptr;
+  };
   double beta1 = 0, beta2 = 0, epsilon = 0, step = 0;  // step: the learning rate with both corrections
   double scale = 1;                                    // of the gradient
-  const float *values = nullptr, *momentum = nullptr, *velocity = nullptr, *gradient = nullptr;
-  float *new_values = nullptr, *new_momentum = nullptr, *new_velocity = nullptr;
+  std::vector<Arrays> all;
 };
 struct Rows {
   int64_t M = 0, width = 0;

@@ -9,7 +9,8 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// Runs body(range of the parts) on as many threads as `work`, in elements, is worth.
+// Runs body(range of the parts) on as many threads as `work` is worth: about one element's share of an exponential or a root
+// each. Threads that sleep take longer to wake than some ten thousand elements to copy or add.
 template <class Body>
 void share(int64_t parts, int64_t work, const Body& body) {
   constexpr int64_t worth_a_thread = 8192;
@@ -92,20 +93,27 @@ void adam(const Adam& call) {
   using V = Vec<float>;
   const V keep1(call.beta1), take1(1.0 - call.beta1), keep2(call.beta2), take2(1.0 - call.beta2);
   const V epsilon(call.epsilon), step(call.step), scale(call.scale);
-  const int64_t vectors = (call.count + V::lanes - 1) / V::lanes;
-  share(vectors, call.count * 4, [&](const Range& range) {
-    for (int64_t at = range.begin * V::lanes; at < std::min(range.end * V::lanes, call.count); at += V::lanes) {
-      const int64_t left = call.count - at;
-      const auto load = [&](const float* from) { return load_units<float>(from, DType::float32, at, left); };
-      const auto store = [&](float* to, const V& value) { store_units<float>(to, DType::float32, at, value, left); };
-      const V gradient = load(call.gradient) * scale;
-      const V momentum = load(call.momentum) * keep1 + gradient * take1;
-      const V velocity = load(call.velocity) * keep2 + gradient * gradient * take2;
-      V root;
-      for (int i = 0; i < V::lanes; ++i) root.v[i] = std::sqrt(velocity.v[i]);
-      store(call.new_momentum, momentum);
-      store(call.new_velocity, velocity);
-      store(call.new_values, load(call.values) - momentum / (root + epsilon) * step);
+  int64_t vectors = 0;
+  for (const Adam::Arrays& each : call.all) vectors += (each.count + V::lanes - 1) / V::lanes;
+  share(vectors, vectors * V::lanes * 2, [&](const Range& range) {
+    int64_t first = 0;  // vector of all, of the arrays that follow
+    for (const Adam::Arrays& each : call.all) {
+      const int64_t begin = std::max(range.begin - first, int64_t(0)) * V::lanes;
+      const int64_t end = std::min((range.end - first) * V::lanes, each.count);
+      first += (each.count + V::lanes - 1) / V::lanes;
+      for (int64_t at = begin; at < end; at += V::lanes) {
+        const int64_t left = each.count - at;
+        const auto load = [&](const float* from) { return load_units<float>(from, DType::float32, at, left); };
+        const auto store = [&](float* to, const V& value) { store_units<float>(to, DType::float32, at, value, left); };
+        const V gradient = load(each.gradient) * scale;
+        const V momentum = load(each.momentum) * keep1 + gradient * take1;
+        const V velocity = load(each.velocity) * keep2 + gradient * gradient * take2;
+        V root;
+        for (int i = 0; i < V::lanes; ++i) root.v[i] = std::sqrt(velocity.v[i]);
+        store(each.new_momentum, momentum);
+        store(each.new_velocity, velocity);
+        store(each.new_values, load(each.values) - momentum / (root + epsilon) * step);
+      }
     }
   });
 }
@@ -113,7 +121,7 @@ void adam(const Adam& call) {
 // sums[index[m]][:] += rows[m][:] for m in ascending order; each thread has columns of its own.
 void add_rows(const Rows& call) {
   using V = Vec<float>;
-  share((call.width + 15) / 16, call.M * call.width, [&](const Range& range) {
+  share((call.width + 15) / 16, call.M * call.width / 8, [&](const Range& range) {
     const int64_t begin = range.begin * 16, end = std::min(range.end * 16, call.width);
     for (int64_t m = 0; m < call.M; ++m) {
       float* to = call.sums + call.index[m] * call.width;
@@ -127,7 +135,7 @@ void add_rows(const Rows& call) {
 
 // to[m][:] = from[index[m]][:], in bytes.
 void take_rows(const TakenRows& call) {
-  share(call.M, call.M * call.bytes / 4, [&](const Range& range) {
+  share(call.M, call.M * call.bytes / 64, [&](const Range& range) {
     for (int64_t m = range.begin; m < range.end; ++m) {
       std::memcpy(call.to + m * call.bytes, call.from + call.index[m] * call.bytes, call.bytes);
     }
@@ -163,7 +171,7 @@ void sums(const Sums& call) {
     return;
   }
   constexpr int64_t width = 64 / sizeof(float);  // a cache line of columns is the least a thread takes
-  share((call.C + width - 1) / width, call.M * call.C, [&](const Range& range) {
+  share((call.C + width - 1) / width, call.M * call.C / 8, [&](const Range& range) {
     const int64_t begin = range.begin * width, end = std::min(range.end * width, call.C);
     for (int64_t at = begin; at < end; at += V::lanes) {
       const int64_t left = end - at;

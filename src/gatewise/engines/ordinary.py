@@ -77,14 +77,13 @@ def cross_entropy_gradient(soft_max: Any, labels: Any, gradients: Any) -> Any:
 def adam(
     beta1: float, beta2: float, epsilon: float, step: float, scale: float, arrays: Sequence[Any]
 ) -> tuple[Any, ...] | None:
-    """New values, momentum and velocity from those and the gradient, which is multiplied by `scale`; `step` is the learning
-    rate with both corrections."""
-    shape = arrays[0].shape
-    if _native is None or arrays[0].dtype != _FLOAT32 or not arrays[0].size:
+    """New values, momentum and velocity from those and the gradient, which is multiplied by `scale`, of one variable after the
+    other; `step` is the learning rate with both corrections."""
+    if _native is None or any(array.dtype != _FLOAT32 for array in arrays[::4]):
         return None
-    results = np.empty(shape, _FLOAT32), np.empty(shape, _FLOAT32), np.empty(shape, _FLOAT32)
-    _native.adam(beta1, beta2, epsilon, step, scale, *[_plain(array) for array in arrays], *results)
-    return results
+    results = [np.empty(array.shape, _FLOAT32) for array in arrays[::4] for _ in range(3)]
+    _native.adam(beta1, beta2, epsilon, step, scale, [_plain(array) for array in arrays], results)
+    return tuple(results)
 
 
 def add_rows(updates: Any, indices: Any, rows: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from ..engines.ordinary import kept_memory
 from ..errors import GatewiseError
 from .builder import located
-from .fusion import fusion_of
+from .fusion import BATCHES, fusion_of
 from .place import RUN_NUMBER, Place, numpy_place
 from .rules import Attributes
 from .tensor import Operation, Shape, ShapedType, Tensor
@@ -96,6 +96,7 @@ class Plan:
         self._drop_unused(set(operations))
         if place.is_numpy:
             self._fuse(set(operations))
+            self._batch()
         self._finish(targets)
         self.random = any(step.operation.kind in _RANDOM for step in self.steps)
         self.assigns = any(step.mode == _ASSIGN for step in self.steps)
@@ -183,10 +184,28 @@ class Plan:
             if fusion is not None:
                 step.evaluate = fusion[0].evaluate
                 between = step.inputs[fusion[1]]
-                step.inputs = (*makers.pop(between).inputs, *[slot for slot in step.inputs if slot != between])
+                others = tuple([slot for slot in step.inputs if slot != between])
+                step.inputs = fusion[0].arrange(makers.pop(between).inputs, others)
                 gone.add(between)
                 makers.pop(step.results[0], None)  # it is no longer the operation that fusions know
         self.steps = [step for step in self.steps if not step.results or step.results[0] not in gone]
+
+    def _batch(self) -> None:
+        """Join steps of one kind that follow each other. Assignments wait for the end, unless something reads between them."""
+        if not any(step.mode == _READ for step in self.steps):
+            self.steps.sort(key=lambda step: step.mode == _ASSIGN)
+        joined: list[Step] = []
+        for step in self.steps:
+            before = joined[-1] if joined else step
+            shared, own = BATCHES.get(step.evaluate, (0, 0))
+            alike = own and before.evaluate is step.evaluate and before.inputs[:shared] == step.inputs[:shared]
+            whole = alike and len(step.inputs) == shared + own and (len(before.inputs) - shared) % own == 0
+            if joined and whole and set(before.results).isdisjoint(step.inputs):
+                before.inputs += step.inputs[shared:]
+                before.results += step.results
+            else:
+                joined.append(step)
+        self.steps = joined
 
     def _finish(self, targets: Sequence[Tensor]) -> None:
         """Decide what is computed and kept: unused results, last uses, copies."""

@@ -106,25 +106,31 @@ def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]
 
 
 def scaled_adam(place: Place, scale: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Adam's step, its gradient first multiplied by a scalar if there is one."""
+    """Adam's step, the gradient first multiplied by a scalar if there is one. Without maximum_velocity there may be the four
+    arrays of several variables."""
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = [_scalar(place, scalar) for scalar in inputs[:6]]
     step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
-    if place.is_numpy and len(inputs) == 10:
-        found = ordinary.adam(beta1, beta2, epsilon, step, 1.0 if scale is None else float(scale), inputs[6:])
+    arrays = inputs[6:]
+    number = 5 if len(arrays) == 5 else 4
+    if place.is_numpy and number == 4:
+        found = ordinary.adam(beta1, beta2, epsilon, step, 1.0 if scale is None else float(scale), arrays)
         if found is not None:
             return found
-    values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
-    take1, keep2, take2, epsilon, step = [
-        _factor(place, number, values) for number in (1.0 - beta1, beta2, 1.0 - beta2, epsilon, step)
-    ]
-    if scale is not None:
-        gradient = gradient * scale
-    momentum = momentum + (gradient - momentum) * take1
-    velocity = velocity * keep2 + gradient * gradient * take2
-    used = place.xp.maximum(maximum[0], velocity) if maximum else velocity
-    values = values - momentum / (place.xp.sqrt(used) + epsilon) * step
-    results = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
-    return tuple([place.like(result, inputs[6]) for result in results])
+    results: list[Any] = []
+    for first in range(0, len(arrays), number):
+        values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in arrays[first : first + number]]
+        take1, keep2, take2, small, length = [
+            _factor(place, factor, values) for factor in (1.0 - beta1, beta2, 1.0 - beta2, epsilon, step)
+        ]
+        if scale is not None:
+            gradient = gradient * place.like(scale, gradient)
+        momentum = momentum + (gradient - momentum) * take1
+        velocity = velocity * keep2 + gradient * gradient * take2
+        used = place.xp.maximum(maximum[0], velocity) if maximum else velocity
+        values = values - momentum / (place.xp.sqrt(used) + small) * length
+        new = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
+        results += [place.like(result, arrays[first]) for result in new]
+    return tuple(results)
 
 
 rule(
