@@ -3,10 +3,12 @@ whole model held to NumPy. Skips itself without a GPU; CuPy's part without CuPy.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gatewise
 import graph_helper
@@ -19,14 +21,15 @@ from graph_whole import check_whole
 from test_graph_operations import *  # noqa: F403
 from test_graph_shaping import *  # noqa: F403
 
-torch = pytest.importorskip("torch", reason="the GPU tests make their arrays with torch")
 NO_GPU = cuda.unavailable() or (None if torch.cuda.is_available() else "this torch is not built for the GPU")
 if NO_GPU is not None:
     pytest.skip(NO_GPU, allow_module_level=True)
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # frameworks warn about the machine
 
 try:
-    import cupy
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import cupy
 except ImportError:
     cupy = None
 

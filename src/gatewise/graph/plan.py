@@ -93,9 +93,10 @@ class Plan:
         self._schedule(needed(targets, operations))
         self._targets = [self._slots[tensor] for tensor in targets]
         self._inferred = [(step.operation, step.inputs, step.results) for step in self.steps]
-        self._drop_unused(set(operations))
+        asked_for = {*operations, *[before for step in self.steps for before in step.operation.control]}
+        self._drop_unused(asked_for)
         if place.is_numpy:
-            self._fuse(set(operations))
+            self._fuse(asked_for)
             self._batch()
         self._finish(targets)
         self.random = any(step.operation.kind in _RANDOM for step in self.steps)
@@ -157,26 +158,23 @@ class Plan:
         constants[slot] = value
         return True
 
-    def _drop_unused(self, wanted: set[Operation]) -> None:
+    def _drop_unused(self, asked_for: set[Operation]) -> None:
         """Leave out what only the shapes were needed of: they are folded."""
-        for step in self.steps:
-            wanted.update(step.operation.control)
         used = set(self._targets)
         kept: list[Step] = []
         for step in reversed(self.steps):
             operation = step.operation
-            if not operation.rule.pure or operation in wanted or not used.isdisjoint(step.results):
+            if not operation.rule.pure or operation in asked_for or not used.isdisjoint(step.results):
                 used.update(step.inputs)
                 kept.append(step)
         self.steps = kept[::-1]
 
-    def _fuse(self, wanted: set[Operation]) -> None:
+    def _fuse(self, asked_for: set[Operation]) -> None:
         """Join pairs of steps that one pass computes, where nobody else uses what is between them."""
         uses = Counter(self._targets)
         for step in self.steps:
             uses.update(step.inputs)
-            wanted.update(step.operation.control)
-        makers = {step.results[0]: step for step in self.steps if step.mode == _ONE and step.operation not in wanted}
+        makers = {step.results[0]: step for step in self.steps if step.mode == _ONE and step.operation not in asked_for}
         gone: set[int] = set()
         for step in self.steps:
             found = [makers.get(slot) if uses[slot] == 1 else None for slot in step.inputs]
