@@ -26,8 +26,9 @@ def test_product_is_numpys_in_every_arrangement_and_number_of_threads(dtype: typ
     a, b = random.standard_normal((M, K)).astype(dtype), random.standard_normal((K, N)).astype(dtype)
     expected = a.astype(np.float64) @ b.astype(np.float64)
     tolerance = 8 * K**0.5 * np.finfo(dtype).eps
+    row = random.standard_normal(N).astype(dtype)
     before = gatewise.get_threads()
-    found = []
+    found, with_row = [], []
     try:
         for threads in (1, 2, 3):
             gatewise.set_threads(threads)
@@ -36,11 +37,17 @@ def test_product_is_numpys_in_every_arrangement_and_number_of_threads(dtype: typ
                     result = np.full((M, N), np.nan, dtype)
                     cpu._native.product(ordinary.strided(left), ordinary.strided(right), result)
                     found.append(result)
+            result = np.full((M, N), np.nan, dtype)
+            cpu._native.product(a, b, result, row)
+            with_row.append(result)
     finally:
         gatewise.set_threads(before)
     assert np.abs(found[0] - expected).max() <= tolerance * np.abs(expected).max()
     for result in found:
         np.testing.assert_array_equal(result, found[0])
+    assert np.abs(with_row[0] - expected - row).max() <= tolerance * np.abs(expected + row).max()
+    for result in with_row:
+        np.testing.assert_array_equal(result, with_row[0])
 
 
 def test_nan_stays_in_its_row() -> None:
@@ -64,6 +71,9 @@ def test_misfits_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="malformed product"):
             cpu._native.product(left, right, result)
+    for row in (np.zeros(6, np.float32), np.zeros(7)):
+        with pytest.raises(ValueError, match="malformed product"):
+            cpu._native.product(a, b[:5], np.zeros((4, 7), np.float32), row)
 
 
 def on_threads(compute: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
@@ -95,6 +105,11 @@ def test_cross_entropy(M: int, C: int) -> None:
     np.testing.assert_allclose(soft_max, expected, rtol=2e-5, atol=1e-37)
     assert soft_max[0, 1 - labels[0] % 2] == 0
     np.testing.assert_allclose(losses, -np.log(expected[np.arange(M), labels]), rtol=2e-5, atol=2e-6)
+    expected[np.arange(M), labels] -= 1
+    gradients = random.standard_normal(M).astype(np.float32)
+    for given in (gradients, gradients[0]):
+        (found,) = on_threads(lambda given=given: (ordinary.cross_entropy_gradient(soft_max, labels, given),))
+        np.testing.assert_allclose(found, expected * np.reshape(given, (-1, 1)), rtol=2e-5, atol=1e-6)
 
 
 def test_cross_entropy_of_nan_and_inf() -> None:
@@ -106,13 +121,14 @@ def test_cross_entropy_of_nan_and_inf() -> None:
     np.testing.assert_allclose(np.delete(losses, (1, 2)), np.log(5), rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(1024,), (37, 41), (130, 517)])
+@pytest.mark.parametrize("shape", [(5,), (1024,), (37, 41), (130, 517)])
 def test_adam(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(shape).astype(np.float32) for _ in range(4)]
     arrays[2] **= 2
-    found = on_threads(lambda: ordinary.adam(0.9, 0.99, 1e-8, 1e-3, arrays))  # type: ignore[arg-type,return-value]
+    found = on_threads(lambda: ordinary.adam(0.9, 0.99, 1e-8, 1e-3, 0.7, arrays))  # type: ignore[arg-type,return-value]
     values, momentum, velocity, gradient = (array.astype(np.float64) for array in arrays)
+    gradient *= 0.7
     momentum = 0.9 * momentum + 0.1 * gradient
     velocity = 0.99 * velocity + 0.01 * gradient**2
     for result, expected in zip(
@@ -131,13 +147,80 @@ def test_add_rows(width: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
+def test_take_rows(dtype: type) -> None:
+    random = np.random.default_rng(0)
+    source, index = random.integers(0, 9, (30, 4, 7)).astype(dtype), random.integers(0, 30, (250, 6))
+    for numbers in (index, index.astype(np.uint8), index[::2]):
+        (found,) = on_threads(lambda numbers=numbers: (ordinary.take_rows(source, numbers),))
+        np.testing.assert_array_equal(found, source[numbers])
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (70, 1), (300, 98), (31, 40, 33), (10_007,)])
+def test_sums(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    source = random.standard_normal(shape).astype(np.float32)
+    wide = source.astype(np.float64)
+    for number in range(1, len(shape) + 1):
+        axes = tuple(range(number))
+        for squares, expected in ((False, wide.sum(axis=axes)), (True, (wide**2).sum(axis=axes))):
+            (found,) = on_threads(lambda axes=axes, squares=squares: (ordinary.sums(source, axes, squares),))
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * source.size**0.5)
+    assert ordinary.sums(source, (len(shape),)) is None, "only the first axes are summed"
+
+
 def test_numbers_out_of_range_are_refused() -> None:
-    source, losses = np.zeros(20, np.float32), np.zeros(4, np.float32)
-    for labels in ([0, 1, 5, 2], [0, -1, 2, 2], [0, 1, 2]):
+    source, losses = np.zeros(20, np.float32), np.full(4, 7, np.float32)
+    for numbers in ([0, 1, 5, 2], [0, -1, 2, 2]):
+        index = np.array(numbers)
+        assert not cpu._native.cross_entropy(source, index, 5, losses, None)
+        assert not cpu._native.cross_entropy_gradient(source, index, 5, losses, np.zeros(20, np.float32))
+        assert not cpu._native.add_rows(source, index, 5, np.zeros(20, np.float32))
+        assert not cpu._native.take_rows(source, index, 5, np.zeros(20, np.float32))
+    assert (losses == 7).all()
+
+
+def test_sizes_that_differ_are_refused() -> None:
+    source, losses, index = np.zeros(20, np.float32), np.zeros(4, np.float32), np.zeros(3, np.int64)
+    calls: list[Callable[[], object]] = [
+        lambda: cpu._native.cross_entropy(source, index, 5, losses, None),
+        lambda: cpu._native.cross_entropy_gradient(source, index, 5, losses, source.copy()),
+        lambda: cpu._native.add_rows(source, index, 5, source.copy()),
+        lambda: cpu._native.take_rows(source, index, 5, source.copy()),
+        lambda: cpu._native.take_rows(source, index, 5, np.zeros(15)),
+        lambda: cpu._native.sums(source, False, np.zeros(3, np.float32)),
+        lambda: cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, 1.0, [source] * 4, [np.zeros(19, np.float32)] * 3),
+        lambda: cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, 1.0, [source] * 4, [source.copy()] * 2),
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match="sizes differ"):
-            cpu._native.cross_entropy(source, np.array(labels), 5, losses, None)
-    for index in ([0, 1, 2, 4], [0, -1, 2, 3], [0, 1]):
-        with pytest.raises(ValueError, match="sizes differ"):
-            cpu._native.add_rows(source, np.array(index), 5, np.zeros(20, np.float32))
-    with pytest.raises(ValueError, match="sizes differ"):
-        cpu._native.adam(0.9, 0.99, 1e-8, 1e-3, *[source] * 4, *[np.zeros(19, np.float32)] * 3)
+            call()
+
+
+def test_kept_memory_is_used_again_by_arrays_of_its_size_alone() -> None:
+    with ordinary.kept_memory():
+        first = np.full(100_000, 7, np.float32)
+        address = first.ctypes.data
+        assert address % 64 == 0
+        smaller = np.zeros(50_000, np.float32)
+        del first
+        again, zeros = np.empty(100_000, np.float32), np.zeros(100_000, np.float32)
+    assert again.ctypes.data == address
+    assert not zeros.any()
+    assert not smaller.any()
+    again.resize(300_000, refcheck=False)
+    again.resize(10, refcheck=False)
+    assert (again == 7).all()
+    outside = np.empty(100_000, np.float32)
+    del again, zeros
+    with ordinary.kept_memory():
+        assert np.empty(100_000, np.float32).ctypes.data != outside.ctypes.data
+
+
+def test_kept_memory_has_a_limit() -> None:
+    with ordinary.kept_memory():
+        blocks = [np.empty(2**20, np.int64) for _ in range(64)]  # 512 MiB, never touched
+        del blocks[:20]
+        assert cpu._native.kept_bytes() >= 160 * 2**20
+        del blocks
+    assert cpu._native.kept_bytes() <= 256 * 2**20

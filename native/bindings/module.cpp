@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bindings/known_calls.h"
+#include "bindings/memory.h"
 #include "bindings/tape.h"
 #include "cells/cells.h"
 #include "cpu/engine.h"
@@ -133,65 +134,108 @@ gatewise::KnownCalls& known_calls() {
   return *known;
 }
 
-// c = a b; a and b with any strides, c contiguous, all float32 or all float64.
-void product(nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> a, nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> b,
-             nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu> c) {
+// c = a b, plus a row if there is one; a and b with any strides, the others contiguous, all float32 or all float64.
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
+void product(Matrix a, Matrix b, nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu> c,
+             std::optional<nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>> row) {
   const bool single = c.dtype() == nb::dtype<float>();
   if ((!single && c.dtype() != nb::dtype<double>()) || a.dtype() != c.dtype() || b.dtype() != c.dtype() ||
-      a.shape(0) != c.shape(0) || b.shape(1) != c.shape(1) || a.shape(1) != b.shape(0) || a.size() == 0 || b.size() == 0) {
+      a.shape(0) != c.shape(0) || b.shape(1) != c.shape(1) || a.shape(1) != b.shape(0) || a.size() == 0 || b.size() == 0 ||
+      (row && (row->dtype() != c.dtype() || row->size() != c.shape(1)))) {
     throw nb::value_error("native engine: malformed product");
   }
   gatewise::Product call;
   call.dtype = single ? DType::float32 : DType::float64;
   call.M = static_cast<int64_t>(a.shape(0)), call.K = static_cast<int64_t>(a.shape(1));
   call.N = static_cast<int64_t>(b.shape(1));
-  call.a = a.data(), call.b = b.data(), call.c = c.data();
+  call.a = a.data(), call.b = b.data(), call.row = row ? row->data() : nullptr, call.c = c.data();
   call.a_row = a.stride(0), call.a_column = a.stride(1), call.b_row = b.stride(0), call.b_column = b.stride(1);
   nb::gil_scoped_release released;
   gatewise::current_kernels().product(call);
 }
 
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using FloatResult = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using FloatResult = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
 
 void need(bool fits) {
   if (!fits) throw nb::value_error("native engine: sizes differ");
 }
-void need_below(const Numbers& numbers, size_t limit) {
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    need(numbers.data()[i] >= 0 && static_cast<size_t>(numbers.data()[i]) < limit);
-  }
+bool all_below(const Numbers& numbers, size_t limit) {
+  const int64_t* number = numbers.data();
+  bool fits = true;
+  for (size_t i = 0; i < numbers.size(); ++i) fits &= static_cast<uint64_t>(number[i]) < limit;
+  return fits;
 }
 
-// Flat arrays; `classes` and `width` are the size of the last axis.
-void cross_entropy(Floats source, Numbers labels, size_t classes, FloatResult losses, std::optional<FloatResult> soft_max) {
+// Those that read numbers of classes or rows do nothing and give false where one is out of range.
+
+bool cross_entropy(Floats source, Numbers labels, size_t classes, FloatResult losses, std::optional<FloatResult> soft_max) {
   need(classes > 0 && source.size() == labels.size() * classes && losses.size() == labels.size());
   need(!soft_max || soft_max->size() == source.size());
-  need_below(labels, classes);
+  if (!all_below(labels, classes)) return false;
   gatewise::Classes call{static_cast<int64_t>(labels.size()), static_cast<int64_t>(classes), source.data(), labels.data(),
                          losses.data(), soft_max ? soft_max->data() : nullptr};
   nb::gil_scoped_release released;
   gatewise::current_kernels().cross_entropy(call);
+  return true;
 }
 
-void adam(double beta1, double beta2, double epsilon, double step, Floats values, Floats momentum, Floats velocity,
-          Floats gradient, FloatResult new_values, FloatResult new_momentum, FloatResult new_velocity) {
-  const size_t count = values.size();
-  need(momentum.size() == count && velocity.size() == count && gradient.size() == count && new_values.size() == count &&
-       new_momentum.size() == count && new_velocity.size() == count);
-  gatewise::Adam call{static_cast<int64_t>(count), beta1, beta2, epsilon, step, values.data(), momentum.data(),
-                      velocity.data(), gradient.data(), new_values.data(), new_momentum.data(), new_velocity.data()};
+bool cross_entropy_gradient(Floats soft_max, Numbers labels, size_t classes, Floats gradients, FloatResult result) {
+  need(classes > 0 && soft_max.size() == labels.size() * classes && result.size() == soft_max.size());
+  need(gradients.size() == 1 || gradients.size() == labels.size());
+  if (!all_below(labels, classes)) return false;
+  gatewise::ClassGradients call{static_cast<int64_t>(labels.size()), static_cast<int64_t>(classes), soft_max.data(),
+                                labels.data(), gradients.data(), gradients.size() == 1 ? 0 : 1, result.data()};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().cross_entropy_gradient(call);
+  return true;
+}
+
+// Any number of variables: values, momentum, velocity and gradient of each in `arrays`, the new three of each in `results`.
+void adam(double beta1, double beta2, double epsilon, double step, double scale, const std::vector<Floats>& arrays,
+          const std::vector<FloatResult>& results) {
+  need(arrays.size() % 4 == 0 && results.size() == arrays.size() / 4 * 3);
+  gatewise::Adam call{beta1, beta2, epsilon, step, scale, {}};
+  for (size_t each = 0; each < arrays.size() / 4; ++each) {
+    const Floats* given = &arrays[4 * each];
+    const FloatResult* made = &results[3 * each];
+    const size_t count = given[0].size();
+    for (int i = 1; i < 4; ++i) need(given[i].size() == count && made[i - 1].size() == count);
+    call.all.push_back({static_cast<int64_t>(count), given[0].data(), given[1].data(), given[2].data(), given[3].data(),
+                        made[0].data(), made[1].data(), made[2].data()});
+  }
   nb::gil_scoped_release released;
   gatewise::current_kernels().adam(call);
 }
 
-void add_rows(Floats rows, Numbers index, size_t width, FloatResult sums) {
+// `width` is the size of a row.
+bool add_rows(Floats rows, Numbers index, size_t width, FloatResult sums) {
   need(width > 0 && rows.size() == index.size() * width && sums.size() % width == 0);
-  need_below(index, sums.size() / width);
+  if (!all_below(index, sums.size() / width)) return false;
   gatewise::Rows call{static_cast<int64_t>(index.size()), static_cast<int64_t>(width), rows.data(), index.data(), sums.data()};
   nb::gil_scoped_release released;
   gatewise::current_kernels().add_rows(call);
+  return true;
+}
+
+bool take_rows(Array from, Numbers index, size_t width, Result to) {
+  need(width > 0 && from.size() % width == 0 && to.size() == index.size() * width && from.itemsize() == to.itemsize());
+  if (!all_below(index, from.size() / width)) return false;
+  gatewise::TakenRows call{static_cast<int64_t>(index.size()), static_cast<int64_t>(width * from.itemsize()),
+                           static_cast<const char*>(from.data()), index.data(), static_cast<char*>(to.data())};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().take_rows(call);
+  return true;
+}
+
+// Sums of the columns, as many as there are results; of their squares if wanted.
+void sums(Floats source, bool squares, FloatResult result) {
+  need(result.size() > 0 && source.size() % result.size() == 0);
+  gatewise::Sums call{static_cast<int64_t>(source.size() / result.size()), static_cast<int64_t>(result.size()), squares,
+                      source.data(), result.data()};
+  nb::gil_scoped_release released;
+  gatewise::current_kernels().sums(call);
 }
 
 void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> from,
@@ -212,10 +256,16 @@ NB_MODULE(_native, module) {
   module.def("again", [](const char* operation, nb::handle descriptor, const nb::dict& given) {
     return known_calls().again(operation, descriptor, given, run);
   }, "operation"_a, "descriptor"_a.none(), "given"_a);
-  module.def("product", &product);
+  module.def("product", &product, "a"_a, "b"_a, "result"_a, "row"_a.none() = nb::none());
   module.def("cross_entropy", &cross_entropy, "source"_a, "labels"_a, "classes"_a, "losses"_a, "soft_max"_a.none());
   module.def("adam", &adam);
+  module.def("cross_entropy_gradient", &cross_entropy_gradient);
   module.def("add_rows", &add_rows);
+  module.def("take_rows", &take_rows);
+  module.def("sums", &sums);
+  module.def("use_kept_memory", &gatewise::use_kept_memory);
+  module.def("kept_bytes", &gatewise::kept_bytes);
+  module.def("use_memory", &gatewise::use_memory);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
   module.def("set_threads", &gatewise::set_threads);

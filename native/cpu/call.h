@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace gatewise {
 
@@ -65,13 +66,15 @@ struct Call {
   bool reset(int64_t t, int64_t n) const { return resets != nullptr && resets[t * N + n] != 0; }
 };
 
-// A matrix product C[M, N] = A[M, K] B[K, N] of float32 or float64. A and B have any strides, in elements; C is contiguous.
+// A matrix product C[M, N] = A[M, K] B[K, N], of float32 or float64, to which a row is added if there is one. A and B have
+// any strides, in elements; C is contiguous.
 struct Product {
   DType dtype = DType::float32;
   int64_t M = 0, N = 0, K = 0;
   const void* a = nullptr;
   const void* b = nullptr;
   int64_t a_row = 0, a_column = 0, b_row = 0, b_column = 0;
+  const void* row = nullptr;  // [N], or null
   void* c = nullptr;
 };
 
@@ -83,17 +86,41 @@ struct Classes {
   float* losses = nullptr;          // [M]
   float* soft_max = nullptr;        // [M, C], or null
 };
+struct ClassGradients {
+  int64_t M = 0, C = 0;
+  const float* soft_max = nullptr;   // [M, C]
+  const int64_t* labels = nullptr;   // [M], each below C
+  const float* gradients = nullptr;  // of the losses: [M], or one for all
+  int64_t stride = 0;                // of those: 1 or 0
+  float* result = nullptr;           // [M, C]
+};
 struct Adam {
-  int64_t count = 0;
+  struct Arrays {
+    int64_t count = 0;
+    const float *values = nullptr, *momentum = nullptr, *velocity = nullptr, *gradient = nullptr;
+    float *new_values = nullptr, *new_momentum = nullptr, *new_velocity = nullptr;
+  };
   double beta1 = 0, beta2 = 0, epsilon = 0, step = 0;  // step: the learning rate with both corrections
-  const float *values = nullptr, *momentum = nullptr, *velocity = nullptr, *gradient = nullptr;
-  float *new_values = nullptr, *new_momentum = nullptr, *new_velocity = nullptr;
+  double scale = 1;                                    // of the gradient
+  std::vector<Arrays> all;
 };
 struct Rows {
   int64_t M = 0, width = 0;
   const float* rows = nullptr;     // [M, width]
   const int64_t* index = nullptr;  // [M], each below the rows of sums
   float* sums = nullptr;           // [..., width]
+};
+struct TakenRows {
+  int64_t M = 0, bytes = 0;        // bytes of a row
+  const char* from = nullptr;
+  const int64_t* index = nullptr;  // [M], each below the rows of from
+  char* to = nullptr;
+};
+struct Sums {
+  int64_t M = 0, C = 0;
+  bool squares = false;           // add up the squares
+  const float* source = nullptr;  // [M, C]
+  float* sums = nullptr;          // [C]
 };
 
 // What the drivers ask of the caller while they run.

@@ -3,7 +3,6 @@
 
 #include "cpu/forward_cells.h"
 #include "cpu/gradient_cells.h"
-#include "cpu/matrix.h"
 #include "cpu/ordinary.h"
 
 #define GATEWISE_TEXT_(name) #name
@@ -80,22 +79,6 @@ void gradients(const Call& call, Watch& watch) {
   }
 }
 
-template <class Real>
-void product_of(const Product& call) {
-  Arena& arena = thread_arena();
-  Claim claim = claim_for(static_cast<double>(call.M) * static_cast<double>(call.N) * static_cast<double>(call.K) / 40e3);
-  MatrixRun<Real> run(call, arena);
-  run.plan(claim.size());
-  claim.run([&](int id) {
-    if (id < run.team) run.thread(id);
-  });
-  arena.end();
-}
-
-void product(const Product& call) {
-  call.dtype == DType::float64 ? product_of<double>(call) : product_of<float>(call);
-}
-
 void maths(int function, const float* from, float* to, int64_t count) {
   constexpr int lanes = Vec<float>::lanes;
   for (int64_t i = 0; i < count; i += lanes) {
@@ -106,7 +89,7 @@ void maths(int function, const float* from, float* to, int64_t count) {
 
 const Kernels& kernels() {
   static const Kernels table{GATEWISE_TEXT(GATEWISE_ISA), GATEWISE_VECTOR_BYTES, forward, gradients, product,
-                             cross_entropy, adam, add_rows, maths};
+                             cross_entropy, cross_entropy_gradient, adam, add_rows, take_rows, sums, maths};
   return table;
 }
 

@@ -13,8 +13,11 @@ struct Kernels {
   void (*gradients)(const Call&, Watch&);
   void (*product)(const Product&);  // M, N and K above 0
   void (*cross_entropy)(const Classes&);
+  void (*cross_entropy_gradient)(const ClassGradients&);
   void (*adam)(const Adam&);
   void (*add_rows)(const Rows&);
+  void (*take_rows)(const TakenRows&);
+  void (*sums)(const Sums&);
   // to[i] = function(from[i]) in float32, for the tests of the vector maths: 0 tanh, 1 sigmoid.
   void (*maths)(int function, const float* from, float* to, int64_t count);
 };

@@ -6,6 +6,8 @@ work is too small to be worth the call: then the graph computes it with NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,32 @@ try:
 except ImportError:  # a source tree that was not built; the engine says so
     _native = None  # type: ignore[assignment]
 
+_FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
+_PRODUCTS = (_FLOAT32, np.dtype(np.float64))
 _LARGE_PRODUCT = 1 << 16  # multiplications; below it NumPy's own product uses one thread, and less time
 _LARGE = 1 << 10  # elements
 
 
-def product(a: Any, b: Any) -> Any:
-    """The product of two matrices. A second library's team of threads would spin beside ours for a while after each."""
-    if _native is None or a.shape[0] * a.shape[1] * b.shape[1] < _LARGE_PRODUCT or a.dtype.name not in ("float32", "float64"):
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """NumPy arrays made inside lie in memory that is kept, when one dies, for the next: fresh memory is slow at first touch."""
+    if _native is None:
+        yield
+        return
+    before = _native.use_kept_memory()
+    try:
+        yield
+    finally:
+        _native.use_memory(before)
+
+
+def product(a: Any, b: Any, row: Any = None) -> Any:
+    """The product of two matrices, plus a row if one is given. A second library's team of threads would spin beside ours for
+    a while after each."""
+    if _native is None or a.shape[0] * a.shape[1] * b.shape[1] < _LARGE_PRODUCT or a.dtype not in _PRODUCTS:
         return None
     result = np.empty((a.shape[0], b.shape[1]), a.dtype)
-    _native.product(strided(a), strided(b), result)
+    _native.product(strided(a), strided(b), result, None if row is None else _plain(row))
     return result
 
 
@@ -36,33 +54,72 @@ def strided(matrix: Any) -> Any:
 
 
 def cross_entropy(source: Any, labels: Any, keep: bool) -> tuple[Any, Any] | None:
-    """Losses `[M]` for logits `[..., C]` and classes `[M]` that are known to be in range; the softmax if it is to be kept."""
-    if _native is None or source.dtype != np.float32 or source.size < _LARGE:
+    """Losses for logits `[..., C]` and classes `[...]`, all of which have to be in range; the softmax if it is to be kept."""
+    if _native is None or source.dtype != _FLOAT32 or source.size < _LARGE:
         return None
-    losses = np.empty(labels.size, np.float32)
-    soft_max = np.empty(source.shape, np.float32) if keep else None
-    _native.cross_entropy(_flat(source), labels, source.shape[-1], losses, None if soft_max is None else soft_max.reshape(-1))
-    return losses, soft_max
+    losses = np.empty(labels.shape, _FLOAT32)
+    soft_max = np.empty(source.shape, _FLOAT32) if keep else None
+    fits = _native.cross_entropy(_plain(source), _numbers(labels), source.shape[-1], losses, soft_max)
+    return (losses, soft_max) if fits else None
 
 
-def adam(beta1: float, beta2: float, epsilon: float, step: float, arrays: list[Any]) -> tuple[Any, ...] | None:
-    """New values, momentum and velocity from those and the gradient; `step` is the learning rate with both corrections."""
-    if _native is None or arrays[0].dtype != np.float32 or arrays[0].size < _LARGE:
+def cross_entropy_gradient(soft_max: Any, labels: Any, gradients: Any) -> Any:
+    """The gradient of the logits: from that of each loss `[...]`, or of all `[]`. The classes have to be in range."""
+    if _native is None or soft_max.dtype != _FLOAT32 or soft_max.size < _LARGE:
         return None
-    results = tuple([np.empty(arrays[0].shape, np.float32) for _ in range(3)])
-    _native.adam(beta1, beta2, epsilon, step, *map(_flat, arrays), *[result.reshape(-1) for result in results])
-    return results
+    result = np.empty(soft_max.shape, _FLOAT32)
+    fits = _native.cross_entropy_gradient(
+        _plain(soft_max), _numbers(labels), soft_max.shape[-1], _plain(np.asarray(gradients)), result
+    )
+    return result if fits else None
+
+
+def adam(
+    beta1: float, beta2: float, epsilon: float, step: float, scale: float, arrays: Sequence[Any]
+) -> tuple[Any, ...] | None:
+    """New values, momentum and velocity from those and the gradient, which is multiplied by `scale`, of one variable after the
+    other; `step` is the learning rate with both corrections."""
+    if _native is None or any(array.dtype != _FLOAT32 for array in arrays[::4]):
+        return None
+    results = [np.empty(array.shape, _FLOAT32) for array in arrays[::4] for _ in range(3)]
+    _native.adam(beta1, beta2, epsilon, step, scale, [_plain(array) for array in arrays], results)
+    return tuple(results)
 
 
 def add_rows(updates: Any, indices: Any, rows: int) -> Any:
-    """`[rows, width]`: the sums of the updates `[M, width]` by their indices `[M]`, which are known to be in range."""
-    if _native is None or updates.dtype != np.float32 or updates.size < _LARGE:
+    """`[rows, width]`: the sums of the updates `[M, width]` by their indices `[M]`, all of which have to be in range."""
+    if _native is None or updates.dtype != _FLOAT32 or updates.size < _LARGE:
         return None
-    result = np.zeros((rows, updates.shape[1]), np.float32)
-    _native.add_rows(_flat(updates), np.ascontiguousarray(indices, np.int64), updates.shape[1], result.reshape(-1))
+    result = np.zeros((rows, updates.shape[1]), _FLOAT32)
+    return result if _native.add_rows(_plain(updates), _numbers(indices), updates.shape[1], result) else None
+
+
+def take_rows(source: Any, indices: Any) -> Any:
+    """`[*indices.shape, *source.shape[1:]]`: the rows of `source` with these numbers, all of which have to be in range."""
+    if _native is None or source.dtype.isbuiltin != 1 or not source.size or not indices.size:
+        return None
+    result = np.empty((*indices.shape, *source.shape[1:]), source.dtype)
+    return result if _native.take_rows(_plain(source), _numbers(indices), source[0].size, result) else None
+
+
+def sums(source: Any, axes: tuple[int, ...], squares: bool = False) -> Any:
+    """The sums over the first axes, or those of the squares."""
+    rest = source.shape[len(axes) :]
+    if _native is None or source.dtype != _FLOAT32 or not source.size or axes != tuple(range(len(axes))):
+        return None
+    result = np.empty(rest, _FLOAT32)
+    _native.sums(_plain(source), squares, result)
     return result
 
 
-def _flat(array: Any) -> Any:
+def _plain(array: Any) -> Any:
+    """Contiguous, aligned memory."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
     array = np.ascontiguousarray(array)
-    return (array if array.flags.aligned else array.copy()).reshape(-1)
+    return array if array.flags.aligned else array.copy()
+
+
+def _numbers(array: Any) -> Any:
+    return _plain(array if array.dtype == _INT64 else array.astype(_INT64))

@@ -89,7 +89,7 @@ class Place:
         return target
 
 
-_places: dict[tuple[Any, Any], Place] = {}
+_places: dict[tuple[Any, str], Place] = {}
 _dtype_names: dict[Any, DType] = {}
 _numpy_place: Place | None = None
 
@@ -111,7 +111,7 @@ def place_of(array: Any) -> Place:
 
     xp = array_api_compat.array_namespace(array)
     device = array_api_compat.device(array)
-    key = xp, device
+    key = xp, str(device)  # CuPy's devices have no hash
     found = _places.get(key)
     if found is None:
         found = _places.setdefault(key, Place(xp, device))

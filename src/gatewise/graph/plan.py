@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.ordinary import kept_memory
 from ..errors import GatewiseError
 from .builder import located
+from .fusion import BATCHES, fusion_of
 from .place import RUN_NUMBER, Place, numpy_place
 from .rules import Attributes
 from .tensor import Operation, Shape, ShapedType, Tensor
@@ -89,6 +92,12 @@ class Plan:
         self._number = 0
         self._schedule(needed(targets, operations))
         self._targets = [self._slots[tensor] for tensor in targets]
+        self._inferred = [(step.operation, step.inputs, step.results) for step in self.steps]
+        asked_for = {*operations, *[before for step in self.steps for before in step.operation.control]}
+        self._drop_unused(asked_for)
+        if place.is_numpy:
+            self._fuse(asked_for)
+            self._batch()
         self._finish(targets)
         self.random = any(step.operation.kind in _RANDOM for step in self.steps)
         self.assigns = any(step.mode == _ASSIGN for step in self.steps)
@@ -127,22 +136,74 @@ class Plan:
             self.steps.append(Step(mode, operation, rule.evaluate, operation.attributes, inputs, results))
 
     def _fold(self, operation: Operation, inputs: tuple[int, ...]) -> bool:
-        """Compute an operation of constants now, unless its result is much larger than what it is made of."""
+        """Compute an operation of constants, or of known shapes alone, now, unless its result is large."""
         constants = self._constants
-        if not all(slot in constants for slot in inputs):
-            return False
-        arrays = [constants[slot] for slot in inputs]
         (result,) = operation.results
+        if operation.rule.of_shape and all(None not in tensor.shape for tensor in operation.inputs):
+            arrays = [np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape) for tensor in operation.inputs]  # type: ignore[arg-type]
+            most = _FOLDED_BYTES
+        elif all(slot in constants for slot in inputs):
+            arrays = [constants[slot] for slot in inputs]
+            most = max(_FOLDED_BYTES, sum(array.nbytes for array in arrays))
+        else:
+            return False
         if None in result.shape:
             return False
         size = math.prod(result.shape) * result.dtype.itemsize  # type: ignore[arg-type]
-        if operation.kind != "constant" and size > max(_FOLDED_BYTES, sum(array.nbytes for array in arrays)):
+        if operation.kind != "constant" and size > most:
             return False
         with np.errstate(all="ignore"), _errors_of(lambda: operation):
             value = np.asarray(operation.rule.evaluate(numpy_place(), operation.attributes, *arrays))
         (slot,) = self._new_slots(operation.results)
         constants[slot] = value
         return True
+
+    def _drop_unused(self, asked_for: set[Operation]) -> None:
+        """Leave out what only the shapes were needed of: they are folded."""
+        used = set(self._targets)
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            operation = step.operation
+            if not operation.rule.pure or operation in asked_for or not used.isdisjoint(step.results):
+                used.update(step.inputs)
+                kept.append(step)
+        self.steps = kept[::-1]
+
+    def _fuse(self, asked_for: set[Operation]) -> None:
+        """Join pairs of steps that one pass computes, where nobody else uses what is between them."""
+        uses = Counter(self._targets)
+        for step in self.steps:
+            uses.update(step.inputs)
+        makers = {step.results[0]: step for step in self.steps if step.mode == _ONE and step.operation not in asked_for}
+        gone: set[int] = set()
+        for step in self.steps:
+            found = [makers.get(slot) if uses[slot] == 1 else None for slot in step.inputs]
+            fusion = fusion_of(step.operation, [None if maker is None else maker.operation for maker in found])
+            if fusion is not None:
+                step.evaluate = fusion[0].evaluate
+                between = step.inputs[fusion[1]]
+                others = tuple([slot for slot in step.inputs if slot != between])
+                step.inputs = fusion[0].arrange(makers.pop(between).inputs, others)
+                gone.add(between)
+                makers.pop(step.results[0], None)  # it is no longer the operation that fusions know
+        self.steps = [step for step in self.steps if not step.results or step.results[0] not in gone]
+
+    def _batch(self) -> None:
+        """Join steps of one kind that follow each other. Assignments wait for the end, unless something reads between them."""
+        if not any(step.mode == _READ for step in self.steps):
+            self.steps.sort(key=lambda step: step.mode == _ASSIGN)
+        joined: list[Step] = []
+        for step in self.steps:
+            before = joined[-1] if joined else step
+            shared, own = BATCHES.get(step.evaluate, (0, 0))
+            alike = own and before.evaluate is step.evaluate and before.inputs[:shared] == step.inputs[:shared]
+            whole = alike and len(step.inputs) == shared + own and (len(before.inputs) - shared) % own == 0
+            if joined and whole and set(before.results).isdisjoint(step.inputs):
+                before.inputs += step.inputs[shared:]
+                before.results += step.results
+            else:
+                joined.append(step)
+        self.steps = joined
 
     def _finish(self, targets: Sequence[Tensor]) -> None:
         """Decide what is computed and kept: unused results, last uses, copies."""
@@ -173,7 +234,7 @@ class Plan:
         self.copies = [
             slot in views or slot in assigned or slot in self._targets[:number] for number, slot in enumerate(self._targets)
         ]
-        self._template: list[Any] = [None] * self._number
+        self._template: list[Any] = [None] * (self._number + 1)  # the last is for what nobody uses
         for slot, value in self._constants.items():
             if slot in used:
                 self._template[slot] = self.place.move(value)
@@ -185,13 +246,12 @@ class Plan:
             types[slot] = ShapedType(shape, tensor.dtype)
         for operation, slot in self.variables.items():
             types[slot] = operation.results[0]
-        for step in self.steps:
-            operation = step.operation
+        for operation, inputs, results in self._inferred:
             try:
-                results = operation.rule.shape(operation.attributes, *[types[slot] for slot in step.inputs])
+                found = operation.rule.shape(operation.attributes, *[types[slot] for slot in inputs])
             except GatewiseError as error:
                 raise located(error, operation.kind, operation.name, operation.line) from None
-            for slot, result in zip(step.results, results, strict=True):
+            for slot, result in zip(results, found, strict=True):
                 types[slot] = ShapedType(*result)
         if len(self.checked) > 1000:
             self.checked.clear()
@@ -214,7 +274,7 @@ class Plan:
         step: Step | None = None
         place = self.place
         try:
-            with np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
+            with kept_memory(), np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
                 for step in self.steps:
                     start = 0.0 if observe is None else time.perf_counter()
                     mode, results = step.mode, step.results

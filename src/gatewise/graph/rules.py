@@ -42,6 +42,7 @@ class Rule:
     several: bool = False  # evaluate gives a tuple
     view: bool = False  # a result may share memory with an input, or outlives the run
     broadcasts: bool = False  # inputs may be stretched: their gradients are summed over the axes that were
+    of_shape: bool = False  # the result depends on the shapes of the inputs alone
     pure: bool = True  # equal inputs give equal results: may be merged and folded
     # From attributes and, for each result, whether anybody uses it: the attributes to evaluate with.
     specialise: Callable[[Attributes, tuple[bool, ...]], Attributes] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...engines import ordinary
 from ...errors import ArgumentError, DTypeError, ShapeError
 from ..builder import Builder, as_array
 from ..place import Place
@@ -151,6 +152,7 @@ rule(
     lambda attributes, source: [((len(source.shape),), INDEX)],
     lambda place, attributes, source: place.xp.asarray(list(source.shape), dtype=place.xp.int64, device=place.device),
     no_gradient,
+    of_shape=True,
 )
 
 
@@ -167,6 +169,7 @@ rule(
     ),
     no_gradient,
     fields={"axis": int},
+    of_shape=True,
 )
 
 rule(
@@ -175,6 +178,7 @@ rule(
     lambda place, attributes, source: place.full(tuple(source.shape), attributes["value"], source),
     no_gradient,
     fields={"value": float},
+    of_shape=True,
 )
 
 
@@ -190,7 +194,9 @@ def sum_to(place: Place, array: Any, shape: tuple[int, ...]) -> Any:
     axes = tuple(range(added)) + tuple(
         axis + added for axis, size in enumerate(shape) if size == 1 and array.shape[axis + added] != 1
     )
-    total = xp.sum(place.widen(array), axis=axes, keepdims=True) if axes else array
+    total = ordinary.sums(array, axes) if axes and place.is_numpy else None
+    if total is None:
+        total = xp.sum(place.widen(array), axis=axes, keepdims=True) if axes else array
     return xp.reshape(place.like(total, array), shape)
 
 

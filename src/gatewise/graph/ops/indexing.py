@@ -153,6 +153,10 @@ def _gather(place: Place, attributes: Attributes, source: Any, indices: Any) -> 
     xp, axis, batch = place.xp, attributes["axis"], attributes["batch_dimensions"]
     shape = tuple(source.shape)
     result = (*shape[:axis], *indices.shape[batch:], *shape[axis + 1 :])
+    if axis == 0 and place.is_numpy:
+        found = ordinary.take_rows(source, indices)
+        if found is not None:
+            return found
     indices = _checked(place, indices, shape[axis])
     if not math.prod(result):
         return place.zeros(result, source)
@@ -171,6 +175,11 @@ def _scatter(place: Place, attributes: Attributes, updates: Any, indices: Any, s
     size = attributes["size"] if size is None else size
     shape, middle = tuple(updates.shape), len(indices.shape) - batch
     result = (*shape[:axis], size, *shape[axis + middle :])
+    if axis == 0 and place.is_numpy and math.prod(shape):
+        inner = math.prod(shape[middle:])
+        found = ordinary.add_rows(place.widen(updates).reshape(-1, inner), indices, size)
+        if found is not None:
+            return place.like(found.reshape(result), updates)
     indices = _checked(place, indices, size)
     if not math.prod(shape):
         return place.zeros(result, updates)

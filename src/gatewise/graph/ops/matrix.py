@@ -8,7 +8,7 @@ from typing import Any
 from ...engines import ordinary
 from ...errors import ShapeError
 from ..builder import Builder
-from ..place import Place
+from ..place import Place, dtype_of
 from ..rules import Attributes, InputGradient, Results, rule
 from ..shapes import broadcast, need_equal, need_floating
 from ..tensor import Operation, Tensor, TensorLike, shape_text
@@ -33,16 +33,24 @@ def _shape(attributes: Attributes, a: Any, b: Any) -> Results:
     return [((*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)]
 
 
-def _product(place: Place, attributes: Attributes, a: Any, b: Any) -> Any:
-    """One large product where only `a` has leading axes."""
+def _product(place: Place, attributes: Attributes, a: Any, b: Any, row: Any = None) -> Any:
+    """One large product where only `a` has leading axes; plus a row if there is one."""
     xp = place.xp
     if place.is_numpy and a.dtype.itemsize == 2:
         return _product(place, attributes, place.widen(a), place.widen(b)).astype(a.dtype)
     if len(b.shape) == 2 and len(a.shape) > 2 and a.shape[-1]:
-        flat = _product(place, attributes, xp.reshape(a, (-1, a.shape[-1])), b)
+        flat = _product(place, attributes, xp.reshape(a, (-1, a.shape[-1])), b, row)
         return xp.reshape(flat, (*a.shape[:-1], b.shape[-1]))
-    found = ordinary.product(a, b) if place.is_numpy and len(a.shape) == len(b.shape) == 2 else None
-    return xp.matmul(a, b) if found is None else found
+    found = ordinary.product(a, b, row) if place.is_numpy and len(a.shape) == len(b.shape) == 2 else None
+    if found is not None:
+        return found
+    return xp.matmul(a, b) if row is None else xp.matmul(a, b) + row
+
+
+def product_plus_row(place: Place, attributes: Attributes, a: Any, b: Any, row: Any) -> Any:
+    if dtype_of(a).itemsize == 2:  # each is rounded by itself
+        return _product(place, attributes, a, b) + row
+    return _product(place, attributes, a, b, row)
 
 
 def _summed_product(place: Place, attributes: Attributes, a: Any, gradient: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,31 +86,51 @@ def _adam_shape(attributes: Attributes, *inputs: Any) -> Results:
     return [result] * (len(inputs) - 7)
 
 
-def _number(place: Place, scalar: Any, like: Any) -> Any:
-    """A scalar as something that multiplies `like` without changing its dtype; on a GPU it stays there."""
-    return float(scalar) if place.on_cpu else place.xp.astype(scalar, like.dtype)
+def _scalar(place: Place, scalar: Any) -> Any:
+    """A Python number; on a GPU the array, in its own precision, so that nobody has to wait for it."""
+    return float(scalar) if place.on_cpu else scalar
+
+
+def _factor(place: Place, number: Any, like: Any) -> Any:
+    """A scalar as something that multiplies `like` without changing its dtype."""
+    return number if isinstance(number, float) else place.xp.astype(number, like.dtype)
 
 
 def _descent(place: Place, attributes: Attributes, rate: Any, values: Any, gradient: Any) -> Any:
     wide = place.widen(values)
-    return place.like(wide - place.widen(gradient) * _number(place, rate, wide), values)
+    return place.like(wide - place.widen(gradient) * _factor(place, _scalar(place, rate), wide), values)
 
 
 def _adam(place: Place, attributes: Attributes, *inputs: Any) -> tuple[Any, ...]:
-    values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in inputs[6:]]
-    rate, beta1, beta2, epsilon, beta1_power, beta2_power = (_number(place, scalar, values) for scalar in inputs[:6])
+    return scaled_adam(place, None, inputs)
+
+
+def scaled_adam(place: Place, scale: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Adam's step, the gradient first multiplied by a scalar if there is one. Without maximum_velocity there may be the four
+    arrays of several variables."""
+    rate, beta1, beta2, epsilon, beta1_power, beta2_power = [_scalar(place, scalar) for scalar in inputs[:6]]
     step = rate * (1.0 - beta2_power) ** 0.5 / (1.0 - beta1_power)
-    if place.is_numpy and not maximum:
-        found = ordinary.adam(beta1, beta2, epsilon, step, [values, momentum, velocity, gradient])
+    arrays = inputs[6:]
+    number = 5 if len(arrays) == 5 else 4
+    if place.is_numpy and number == 4:
+        found = ordinary.adam(beta1, beta2, epsilon, step, 1.0 if scale is None else float(scale), arrays)
         if found is not None:
-            return tuple([place.like(result, inputs[6]) for result in found])
-    xp = place.xp
-    momentum = momentum + (gradient - momentum) * (1.0 - beta1)
-    velocity = velocity * beta2 + gradient * gradient * (1.0 - beta2)
-    used = xp.maximum(maximum[0], velocity) if maximum else velocity
-    values = values - momentum / (xp.sqrt(used) + epsilon) * step
-    results = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
-    return tuple([place.like(result, inputs[6]) for result in results])
+            return found
+    results: list[Any] = []
+    for first in range(0, len(arrays), number):
+        values, momentum, velocity, gradient, *maximum = [place.widen(array) for array in arrays[first : first + number]]
+        take1, keep2, take2, small, length = [
+            _factor(place, factor, values) for factor in (1.0 - beta1, beta2, 1.0 - beta2, epsilon, step)
+        ]
+        if scale is not None:
+            gradient = gradient * place.like(scale, gradient)
+        momentum = momentum + (gradient - momentum) * take1
+        velocity = velocity * keep2 + gradient * gradient * take2
+        used = place.xp.maximum(maximum[0], velocity) if maximum else velocity
+        values = values - momentum / (place.xp.sqrt(used) + small) * length
+        new = (values, momentum, velocity, used) if maximum else (values, momentum, velocity)
+        results += [place.like(result, arrays[first]) for result in new]
+    return tuple(results)
 
 
 rule(

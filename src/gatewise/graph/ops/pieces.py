@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -135,10 +136,15 @@ def _slice_shape(attributes: Attributes, source: Any) -> Results:
 
 def _key(attributes: Attributes, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[int, ...]]:
     """Forward slices within bounds, and the axes to reverse after taking them."""
+    return _key_of(attributes["starts"], attributes["ends"], attributes["strides"], shape)
+
+
+@lru_cache(4096)
+def _key_of(*bounds_and_shape: tuple[Any, ...]) -> tuple[tuple[slice, ...], tuple[int, ...]]:
     key: list[slice] = []
     reverse: list[int] = []
-    for axis, (size, part) in enumerate(zip(shape, _slices(attributes, len(shape)), strict=True)):
-        places = range(*part.indices(size))
+    for axis, (start, end, stride, size) in enumerate(zip(*bounds_and_shape, strict=True)):
+        places = range(*slice(start, end, stride).indices(size))
         if places.step < 0:
             places = places[::-1]
             reverse.append(axis)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,16 @@ from ..tensor import Operation, Shape, Tensor, shape_text
 
 _DESCRIPTORS: dict[str, type[Any]] = {"lstm": LSTMDescriptor, "gru": GRUDescriptor, "single_gate_rnn": SingleGateRNNDescriptor}
 _GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}
-_SHARED = ("source", "recurrent_weight", "input_weight", "bias", "init_state", "mask", "lengths", "resets")
-_FORWARD = {
-    "lstm": (*_SHARED, "init_cell", "peephole"),
-    "gru": (*_SHARED, "secondary_bias"),
-    "single_gate_rnn": _SHARED,
-}
-_INCOMING = ("source_gradient", "z_state", "state_gradient", "z_state_gradient")
-_GRADIENTS = {
-    "lstm": (*_FORWARD["lstm"], *_INCOMING, "cell_output_fwd", "cell_gradient", "cell_sequence_gradient"),
-    "gru": (*_FORWARD["gru"], *_INCOMING, "output_fwd"),
-    "single_gate_rnn": (*_FORWARD["single_gate_rnn"], *_INCOMING),
-}
+
+
+def _arguments(operation: str) -> tuple[str, ...]:
+    """The arrays that an eager operation takes."""
+    return tuple(name for name in signature(getattr(operations, operation)).parameters if name != "descriptor")
+
+
+_FORWARD = {kind: _arguments(kind) for kind in _DESCRIPTORS}
+_GRADIENTS = {kind: (*_arguments(f"{kind}_gradients"), "z_state_gradient") for kind in _DESCRIPTORS}
+_GRADIENTS["lstm"] += ("cell_sequence_gradient",)  # these two are of results that the eager operations take no gradient of
 
 _EVERY_STEP = ("source", "resets", "source_gradient", "z_state", "cell_output_fwd", "output_fwd")  # [T, N, ...]
 _PER_ROW = ("init_state", "init_cell", "state_gradient", "cell_gradient")  # [N, H]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...engines import ordinary
 from ...errors import ArgumentError
 from ..builder import Builder
 from ..place import Place
@@ -90,7 +91,19 @@ def _evaluate(place: Place, attributes: Attributes, source: Any, function: Calla
 
 
 def _sum(place: Place, attributes: Attributes, source: Any) -> Any:
-    return _evaluate(place, attributes, source, place.xp.sum)
+    found = ordinary.sums(source, attributes["axes"]) if place.is_numpy else None
+    if found is None:
+        return _evaluate(place, attributes, source, place.xp.sum)
+    return found.reshape(_kept(source.shape, attributes)) if attributes["keep_dims"] else found
+
+
+def sum_of_squares(place: Place, attributes: Attributes, source: Any) -> Any:
+    """`_sum` of the squares, in one pass where it is a large NumPy array."""
+    found = ordinary.sums(source, attributes["axes"], squares=True) if place.is_numpy else None
+    if found is None:
+        wide = place.widen(source)
+        return place.like(_sum(place, attributes, wide * wide), source)
+    return found.reshape(_kept(source.shape, attributes)) if attributes["keep_dims"] else found
 
 
 def _mean(place: Place, attributes: Attributes, source: Any) -> Any:

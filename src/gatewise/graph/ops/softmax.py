@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ...engines import ordinary
 from ...errors import ArgumentError, DTypeError, ShapeError
 from ..builder import Builder
@@ -154,13 +152,9 @@ def _loss_gradient_shape(attributes: Attributes, gradient: Any, source: Any, lab
     return [(source.shape, source.dtype)]
 
 
-def _classes(place: Place, labels: Any, axis: int, shape: tuple[int, ...]) -> Any:
-    """Whole-number labels of the last axis in NumPy, flat, if all of them name a class; else None."""
-    if not place.is_numpy or labels.dtype.name not in INTEGER or axis != len(shape) - 1 or not labels.size:
-        return None
-    if labels.min() < 0 or labels.max() >= shape[-1]:
-        return None
-    return np.ascontiguousarray(labels.reshape(-1), np.int64)
+def _native_classes(place: Place, labels: Any, axis: int, shape: tuple[int, ...]) -> bool:
+    """Whether the labels are NumPy whole numbers that name classes of the last axis: a case with fewer passes."""
+    return place.is_numpy and labels.dtype.kind in "iu" and axis == len(shape) - 1
 
 
 def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
@@ -171,46 +165,31 @@ def _dense(place: Place, labels: Any, axis: int, source: Any) -> Any:
 
 
 def _loss(place: Place, attributes: Attributes, source: Any, labels: Any) -> tuple[Any, Any]:
-    xp, axis = place.xp, attributes["axis"]
-    classes = _classes(place, labels, axis, source.shape)
-    if classes is not None:
-        return _loss_of_classes(place, attributes, source, labels.shape, classes)
-    labels = _dense(place, labels, axis, source)
-    wide, wide_labels = place.widen(source), place.widen(labels)
-    if math.prod(source.shape) == 0:
-        rows, y = place.zeros((*source.shape[:axis], *source.shape[axis + 1 :]), wide), wide
-    else:
-        shifted, exponentials, total = _exponentials(place, wide, axis)
-        y = exponentials / total if attributes["keep"] else None
-        unlikely = xp.log(total) - shifted
-        rows = xp.sum(wide_labels * unlikely, axis=axis)
-        if not place.on_cpu or bool(xp.any(xp.isnan(rows))):
-            # a label of 0 takes nothing, even from an impossible class
-            rows = xp.sum(xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * unlikely), axis=axis)
-    if attributes["reduction"] != "none":
-        total = xp.sum(rows)
-        rows = total / max(math.prod(rows.shape), 1) if attributes["reduction"] == "mean" else total
-    return place.like(rows, source), place.like(y, source) if attributes["keep"] else None
+    keep, reduction = attributes["keep"], attributes["reduction"]
+    rows, y = _losses(place, attributes["axis"], keep, place.widen(source), labels, source)
+    if reduction != "none":
+        total = place.xp.sum(rows)
+        rows = total / max(math.prod(rows.shape), 1) if reduction == "mean" else total
+    return place.like(rows, source), place.like(y, source) if keep else None
 
 
-def _loss_of_classes(place: Place, attributes: Attributes, source: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
-    """`_loss` of whole-number labels, in NumPy, with few passes over the classes."""
-    wide = place.widen(source)
-    found = ordinary.cross_entropy(wide, classes, attributes["keep"])
-    if found is not None:
-        losses, y = found
-    else:
-        y = wide - wide.max(axis=-1, keepdims=True)
-        chosen = y.reshape(classes.size, -1)[np.arange(classes.size), classes]
-        np.exp(y, out=y)
-        total = y.sum(axis=-1, keepdims=True)
-        losses = np.log(total).reshape(-1) - chosen
-        y /= total
-    if attributes["reduction"] == "none":
-        losses = losses.reshape(rows)
-    else:
-        losses = losses.sum() if attributes["reduction"] == "sum" else losses.mean()
-    return place.like(losses, source), place.like(y, source) if attributes["keep"] else None
+def _losses(place: Place, axis: int, keep: bool, wide: Any, labels: Any, source: Any) -> tuple[Any, Any]:
+    """The loss of every row and, if it is to be kept, the softmax, in float32 or better."""
+    xp = place.xp
+    if _native_classes(place, labels, axis, wide.shape):
+        found = ordinary.cross_entropy(wide, labels, keep)
+        if found is not None:
+            return found
+    if math.prod(wide.shape) == 0:
+        return place.zeros((*wide.shape[:axis], *wide.shape[axis + 1 :]), wide), wide
+    wide_labels = place.widen(_dense(place, labels, axis, source))
+    shifted, exponentials, total = _exponentials(place, wide, axis)
+    unlikely = xp.log(total) - shifted
+    rows = xp.sum(wide_labels * unlikely, axis=axis)
+    if not place.on_cpu or bool(xp.any(xp.isnan(rows))):
+        # a label of 0 takes nothing, even from an impossible class
+        rows = xp.sum(xp.where(wide_labels == 0, place.full((), 0.0, wide), wide_labels * unlikely), axis=axis)
+    return rows, exponentials / total if keep else None
 
 
 def _spread(place: Place, attributes: Attributes, gradient: Any, like: Any) -> Any:
@@ -227,12 +206,11 @@ def _loss_gradient(place: Place, attributes: Attributes, gradient: Any, seen: An
     axis, y = attributes["axis"], place.widen(seen)
     if not attributes["from_result"]:
         y = soft_max(place, y, axis)
-    classes = _classes(place, labels, axis, seen.shape)
-    if classes is not None:
-        spread = np.asarray(_spread(place, attributes, place.widen(gradient), seen))
-        result = y * spread
-        result.reshape(classes.size, -1)[np.arange(classes.size), classes] -= spread.reshape(-1)
-        return place.like(result, seen)
+    if _native_classes(place, labels, axis, seen.shape):
+        spread = _spread(place, attributes, place.widen(gradient), seen)
+        found = ordinary.cross_entropy_gradient(y, labels, spread)
+        if found is not None:
+            return place.like(found, seen)
     wide_labels = place.widen(_dense(place, labels, axis, seen))
     total = place.xp.sum(wide_labels, axis=axis, keepdims=True)
     return place.like((y * total - wide_labels) * _spread(place, attributes, place.widen(gradient), seen), seen)
