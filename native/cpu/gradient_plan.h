@@ -48,11 +48,11 @@ struct GradientPlan {
   Layout units;
   Grid grid;
   int team = 1;
-  int wide = 1;  // vectors per tile of the columns of W and of the weight gradients
+  int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t depth[2] = {0, 0};                       // columns of du per phase
   int64_t du_stride[2] = {0, 0};                   // and its row length
-  int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole tiles
+  int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
   Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
@@ -81,8 +81,10 @@ struct GradientPlan {
 
   // Whether a weight gradient with this many columns is summed in the result itself: whole tiles of Real, no padding.
   bool in_place(int64_t columns) const {
-    return call.dtype == Native<Real>::dtype && call.H % units.width == 0 && columns % (wide * lanes) == 0;
+    return call.dtype == Native<Real>::dtype && call.H % units.width == 0 && columns % lanes == 0;
   }
+  // Vectors of the tile at column n of so many.
+  int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
   void plan(int threads) {
     const int most = 2;
@@ -93,8 +95,8 @@ struct GradientPlan {
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
                        tile_rows(units.vectors));
     const int64_t tile = wide * lanes;
-    state_columns = (H + tile - 1) / tile * tile;
-    input_columns = (call.I + tile - 1) / tile * tile;
+    state_columns = (H + lanes - 1) / lanes * lanes;
+    input_columns = (call.I + lanes - 1) / lanes * lanes;
     stride = spread<Real>(units.padded);
     const int64_t rows_at_once = cell.dx_differs ? 320 : 512;  // enough for large products, few enough for the cache
     chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
@@ -151,9 +153,9 @@ struct GradientPlan {
           pack_row(panel, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width, exists ? H - b * width : 0);
         }
         if (!has_input()) continue;
-        const int64_t tile = wide * lanes;
-        panel = source_panels[phase].in(arena) + (d * input_columns * depth[phase] + k * tile);
-        for (int64_t i = 0; i < input_columns; i += tile, panel = panel + depth[phase] * tile) {
+        for (int64_t i = 0, tile = 0; i < input_columns; i += tile) {
+          tile = vectors_at(i, input_columns) * lanes;
+          panel = source_panels[phase].in(arena) + ((d * input_columns + i) * depth[phase] + k * tile);
           pack_row(panel, tile, call.input_weight, call.dtype, (row + lane) * call.I + i, exists ? call.I - i : 0);
         }
       }

@@ -15,7 +15,7 @@ struct GradientSums : GradientPlan<Real> {
       Base::scratch, Base::source_panels, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
       Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
-      Base::n_block, Base::packed_rows;
+      Base::n_block, Base::packed_rows, Base::vectors_at;
   using Base::Base;
 
   // Where the sums of one run of `width` weight rows are, and the length of a row.
@@ -31,11 +31,10 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
-  // `right` packs a tile of one row.
+  // `right` packs some columns of one row.
   template <class SumsOf, class Right>
   void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
                        int64_t columns, SumsOf sums, Right right) const {
-    const int64_t tile = wide * lanes;
     Real* A = packed_a.in(arena) + thread * packed_rows * k_block;
     Real* B = packed_b.in(arena) + thread * k_block * std::min(std::max(state_columns, input_columns), n_block);
     const Groups groups(units.width, tile_rows(wide));
@@ -44,7 +43,10 @@ struct GradientSums : GradientPlan<Real> {
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
         const int64_t depth_here = std::min(k_block, rows - k0);
         for (int64_t k = 0; k < depth_here; ++k) {
-          for (int64_t n = n0; n < n1; n += tile) right(k0 + k, n, B + (n - n0) * depth_here + k * tile);
+          for (int64_t n = n0, tile = 0; n < n1; n += tile) {
+            tile = vectors_at(n, columns) * lanes;
+            right(k0 + k, n, tile, B + (n - n0) * depth_here + k * tile);
+          }
         }
         for (int64_t run = runs.begin; run < runs.end; ++run) {
           const Sums to = sums(run);
@@ -54,9 +56,10 @@ struct GradientSums : GradientPlan<Real> {
               const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
               for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
             }
-            const auto product = tile_stored<Real, Native<Real>::dtype, true>(wide, static_cast<int>(count));
-            for (int64_t n = n0; n < n1; n += tile) {
-              product(depth_here, A, packed_rows, reinterpret_cast<const char*>(B + (n - n0) * depth_here), to.at + m * to.stride + n, to.stride, begun || k0 > 0);
+            for (int64_t n = n0; n < n1; n += wide * lanes) {
+              const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, columns), static_cast<int>(count));
+              const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth_here);
+              product(depth_here, A, packed_rows, panel, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
             }
           }
         }
@@ -65,7 +68,7 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   void weight_gradients(int thread, int d, int64_t t0, int64_t steps, bool begun) const {
-    const int64_t rows = steps * call.N, tile = wide * lanes, I = call.I;
+    const int64_t rows = steps * call.N, I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Range runs = part(depth[phase] / units.width, team, thread);
       if (runs.size() == 0) continue;
@@ -73,14 +76,14 @@ struct GradientSums : GradientPlan<Real> {
       weight_gradient(
           thread, du[phase].in(arena), du_stride[phase], runs, rows, begun, state_columns,
           [&](int64_t run) { return sums_of(phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns); },
-          [&](int64_t k, int64_t n, Real* to) {
+          [&](int64_t k, int64_t n, int64_t tile, Real* to) {
             pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
           });
       if (!has_input()) continue;
       weight_gradient(
           thread, source_rows(phase).in(arena), du_stride[phase], runs, rows, begun, input_columns,
           [&](int64_t run) { return sums_of(phase, d, run, d_input, call.d_input_weight, I, input_columns); },
-          [&](int64_t k, int64_t n, Real* to) {
+          [&](int64_t k, int64_t n, int64_t tile, Real* to) {
             // a row past its end adds nothing, whatever it holds
             const bool active = call.active(t0 + k / call.N, k % call.N);
             pack_row(to, tile, call.source, call.dtype, (t0 * call.N + k) * I + n, active ? I - n : 0);
@@ -129,26 +132,32 @@ struct GradientSums : GradientPlan<Real> {
   void source_gradients(int thread, int d, int64_t t0, int64_t steps) const {
     const Range rows = part(steps * call.N, team, thread);
     if (rows.size() == 0) return;
-    const int64_t tile = wide * lanes, I = call.I, first = t0 * call.N + rows.begin;
-    Real* out = dx_apart() ? dx_rows.in(arena) + (call.D == 2 ? first : rows.begin) * I : static_cast<Real*>(call.d_source) + first * I;
-    Real* tail = scratch.in(arena) + thread * most_rows * std::max(units.width, tile);
+    const int64_t I = call.I, first = t0 * call.N + rows.begin;
+    Real* out = static_cast<Real*>(call.d_source) + first * I;
+    if (dx_apart()) out = dx_rows.in(arena) + (call.D == 2 ? first : rows.begin) * I;
+    Real* tail = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
     constexpr int64_t at_once = 48;
     for (int64_t r = 0; r < rows.size(); r += at_once) {
       const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * du_stride[phase];
-        Panel<Real> panel = source_panels[phase].in(arena) + d * input_columns * depth[phase];
+        const int64_t K = depth[phase], stride_here = du_stride[phase];
+        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * stride_here;
         const bool add = phase > 0 || d > 0;
-        for (int64_t i = 0; i < I; i += tile, panel = panel + depth[phase] * tile) {
+        for (int64_t i = 0, tile = 0; i < I; i += tile) {
+          const int vectors = vectors_at(i, input_columns);
+          tile = vectors * lanes;
+          const Panel<Real> panel = source_panels[phase].in(arena) + (d * input_columns + i) * K;
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
             Real* to = out + (r + row) * I + i;
-            const auto product = tile_function<Real>(wide, static_cast<int>(count), panel.stored);
+            const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
             if (i + tile <= I) {
-              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, to, I, add);
+              product(K, A + row * stride_here, stride_here, panel.at, to, I, add);
             } else {
-              for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-              product(depth[phase], A + row * du_stride[phase], du_stride[phase], panel.at, tail, tile, add);
+              for (int64_t j = 0; add && j < count; ++j) {
+                pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
+              }
+              product(K, A + row * stride_here, stride_here, panel.at, tail, tile, add);
               for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
             }
           }
