@@ -157,8 +157,10 @@ GATEWISE_INLINE Vec<float> exp(const Vec<float>& x) {
   return e.part * e.power + e.power;
 }
 
+// Exactly 0 far enough below, where the reciprocal would be a denormal number: an infinite factor must find its zero.
 GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
-  return reciprocal(Vec<float>(1.0f) + exp(Vec<float>(0.0f) - x));
+  using V = Vec<float>;
+  return select(x < V(-87.4f), V(0.0f), reciprocal(V(1.0f) + exp(V(0.0f) - x)));
 }
 
 // tanh x = (e^2x - 1) / (e^2x + 1). Near 0 the power is 1 and nothing cancels.
