@@ -1,6 +1,7 @@
 // Calls that were checked and run before. A call of the same operation and descriptor, whose arguments are plain NumPy arrays
 // of the same dtypes and shapes, is run straight from what was kept of the first: nothing is checked again. What a layout does
-// not tell, the values of `lengths`, is looked at every time. The GIL guards everything here but the run itself.
+// not tell, the values of `lengths`, is looked at every time. The GIL guards everything here but the run itself; wherever Python
+// code may run, another thread may change what is known, so calls are held by shared pointers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -40,8 +42,11 @@ class KnownCalls {
     for (nb::handle each : results) {
       known.results.push_back({place_of("=" + nb::cast<std::string>(each[0])), nb::object(each[1]), nb::object(each[2])});
     }
-    if (++count_ > most) known_.clear(), count_ = 1;
-    known_[arguments.layout].push_back(std::move(known));
+    if (++count_ > most) {
+      const auto forgotten = std::exchange(known_, {});
+      count_ = 1;
+    }
+    known_[arguments.layout].push_back(std::make_shared<const Known>(std::move(known)));
   }
 
   // The results of a call that is known, else None. `run` runs a Call with the GIL released.
@@ -49,7 +54,7 @@ class KnownCalls {
   nb::object again(const char* operation, nb::handle descriptor, const nb::dict& given, Run run) const {
     Arguments arguments;
     if (!read(operation, descriptor, given, arguments)) return nb::none();
-    const Known* known = find(arguments.layout, descriptor);
+    const std::shared_ptr<const Known> known = find(arguments.layout, descriptor);
     if (known == nullptr) return nb::none();
     Call call = known->call;
     for (size_t i = 0; i < known->inputs.size(); ++i) set(call, known->inputs[i], arguments.data[i]);
@@ -117,14 +122,15 @@ class KnownCalls {
     return true;
   }
 
-  const Known* find(const std::string& layout, nb::handle descriptor) const {
+  std::shared_ptr<const Known> find(const std::string& layout, nb::handle descriptor) const {
     const auto found = known_.find(layout);
     if (found == known_.end()) return nullptr;
-    for (const Known& known : found->second) {
-      if (known.descriptor.is(descriptor)) return &known;
+    for (const auto& known : found->second) {
+      if (known->descriptor.is(descriptor)) return known;
     }
-    for (const Known& known : found->second) {
-      if (known.descriptor.type().is(descriptor.type()) && known.descriptor.equal(descriptor)) return &known;
+    const auto candidates = found->second;
+    for (const auto& known : candidates) {
+      if (known->descriptor.type().is(descriptor.type()) && known->descriptor.equal(descriptor)) return known;
     }
     return nullptr;
   }
@@ -180,7 +186,7 @@ class KnownCalls {
   }
 
   nb::object empty_, plain_;
-  std::unordered_map<std::string, std::vector<Known>> known_;
+  std::unordered_map<std::string, std::vector<std::shared_ptr<const Known>>> known_;
   int count_ = 0;
 };
 

@@ -135,8 +135,8 @@ struct ForwardRun {
   }
 
   // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
-  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate, int gates,
-                   int64_t block) const {
+  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate,
+                   int gates, int64_t block) const {
     constexpr int lanes = Vec<Real>::lanes;
     const int64_t gate_width = units.gate_width(block), wide = tiles.vectors * lanes;
     const auto row_of = [&](int64_t column) {

@@ -21,7 +21,8 @@ struct GradientStep {
 };
 
 template <class Real>
-using GradientPointwise = void (*)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows, const Real* e);
+using GradientPointwise = void (*)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows,
+                                   const Real* e);
 
 template <class Real>
 struct GradientCell {

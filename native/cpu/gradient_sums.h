@@ -57,7 +57,8 @@ struct GradientSums : GradientPlan<Real> {
               for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
             }
             for (int64_t n = n0; n < n1; n += wide * lanes) {
-              const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, columns), static_cast<int>(count));
+              const int vectors = vectors_at(n, columns);
+              const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors, static_cast<int>(count));
               const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth_here);
               product(depth_here, A, packed_rows, panel, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
             }

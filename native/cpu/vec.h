@@ -115,14 +115,14 @@ GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
 #endif
 }
 
-// 1 / x for x from 1 up, to about 1 ulp.
-GATEWISE_INLINE Vec<float> reciprocal(const Vec<float>& x) {
-  using V = Vec<float>;
+// a / b for b from 1 up, to about 1 ulp; exactly 1 where they are equal.
+GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
 #if defined(__AVX512F__)
-  const V r((V::Native)_mm512_rcp14_ps((__m512)x.v));
-  return r + r * (V(1.0f) - x * r);
+  const Vec<float> r((Vec<float>::Native)_mm512_rcp14_ps((__m512)b.v));
+  const Vec<float> q = a * r;
+  return q + r * (a - q * b);
 #else
-  return V(1.0f) / x;
+  return a / b;
 #endif
 }
 
@@ -157,10 +157,10 @@ GATEWISE_INLINE Vec<float> exp(const Vec<float>& x) {
   return e.part * e.power + e.power;
 }
 
-// Exactly 0 far enough below, where the reciprocal would be a denormal number: an infinite factor must find its zero.
+// sigmoid; exactly 0 where it is next to nothing, since 0 times infinity is not.
 GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
   using V = Vec<float>;
-  return select(x < V(-87.4f), V(0.0f), reciprocal(V(1.0f) + exp(V(0.0f) - x)));
+  return select(x < V(-88.0f), V(0.0f), quotient(V(1.0f), V(1.0f) + exp(V(0.0f) - x)));
 }
 
 // tanh x = (e^2x - 1) / (e^2x + 1). Near 0 the power is 1 and nothing cancels.
@@ -168,7 +168,7 @@ GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
   using V = Vec<float>;
   const Exponential e = exponential(clamp(x + x, -20.0f, 20.0f));
   const V less = e.part * e.power + (e.power - V(1.0f));
-  return less * reciprocal(less + V(2.0f));
+  return quotient(less, less + V(2.0f));
 }
 
 // float64 is for checking: the C library lane by lane.
