@@ -19,7 +19,7 @@ from typing import Any
 
 from ...errors import GatewiseError, UnsupportedError
 
-CACHE_LIMIT = 512  # cubins; the ones not used for longest go first
+CACHE_LIMIT = 2048  # cubins; the ones not used for longest go first
 
 
 class CompileError(GatewiseError, RuntimeError):
