@@ -11,11 +11,13 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "bindings/memory.h"
 #include "cpu/call.h"
 
 namespace gatewise {
@@ -31,7 +33,7 @@ class KnownCalls {
   void keep(const char* operation, nb::handle descriptor, const nb::dict& given, const Call& call, const nb::list& results) {
     Arguments arguments;
     if (!read(operation, descriptor, given, arguments) || find(arguments.layout, descriptor) != nullptr) return;
-    Known known{call, nb::borrow(descriptor), {}, {}, {}};
+    Known known{call, nb::borrow(descriptor), {}, {}, {}, false};
     for (auto [name, value] : given) {
       if (is_absent(name.ptr(), value.ptr(), descriptor)) continue;
       const int place = place_of(nb::cast<std::string>(name));
@@ -41,6 +43,9 @@ class KnownCalls {
     }
     for (nb::handle each : results) {
       known.results.push_back({place_of("=" + nb::cast<std::string>(each[0])), nb::object(each[1]), nb::object(each[2])});
+      size_t bytes = nb::cast<size_t>(each[2].attr("itemsize"));
+      for (nb::handle length : nb::object(each[1])) bytes *= nb::cast<size_t>(length);
+      known.large = known.large || bytes >= worth_keeping;
     }
     if (++count_ > most) {
       const auto forgotten = std::exchange(known_, {});
@@ -62,11 +67,14 @@ class KnownCalls {
       if (call.lengths[n] < 0 || call.lengths[n] > call.T) return nb::none();  // the checks will say so
     }
     nb::list results;
+    std::optional<KeptMemory> memory;
+    if (known->large) memory.emplace();  // a fresh result costs a page fault for every 4 KiB, often more than the call itself
     for (const auto& [place, shape, dtype] : known->results) {
       const nb::object made = empty_(shape, dtype);
       set(call, place, nb::cast<nb::ndarray<nb::device::cpu>>(made, false).data());
       results.append(made);
     }
+    memory.reset();
     run(call);
     return results;
   }
@@ -87,6 +95,7 @@ class KnownCalls {
     std::vector<nb::object> names;  // of the arguments: a layout knows them by their addresses
     std::vector<int> inputs;        // where in Call each argument's memory goes
     std::vector<Made> results;
+    bool large;  // one of the results
   };
 
   // Whether an entry of the arguments is none: the descriptor may be among them.

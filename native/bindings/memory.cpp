@@ -12,7 +12,6 @@
 namespace gatewise {
 namespace {
 
-constexpr size_t worth_keeping = size_t(1) << 14;  // bytes; smaller blocks are malloc's own business
 constexpr size_t most_kept = size_t(1) << 28;      // in all; then everything kept is freed
 constexpr size_t alignment = 64;                   // a cache line and the widest vector
 

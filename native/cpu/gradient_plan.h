@@ -146,18 +146,21 @@ struct GradientPlan {
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
       const int64_t row = d * GH + call.slot[g] * H + block * width;
-      for (int64_t lane = 0; lane < width; ++lane) {
-        const int64_t k = du_column(g, block) + lane;
-        const bool exists = block * width + lane < H;
-        Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
-        for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
-          pack_row(panel, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width, exists ? H - b * width : 0);
+      const int64_t k = du_column(g, block), exist = std::min(width, H - block * width);
+      // Panel by panel, so that each is written from end to end: they lie far apart, often at the same place of a cache.
+      Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
+      for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
+        for (int64_t lane = 0; lane < width; ++lane) {
+          pack_row(panel + lane * width, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width,
+                   lane < exist ? H - b * width : 0);
         }
-        if (!has_input()) continue;
-        for (int64_t i = 0, tile = 0; i < input_columns; i += tile) {
-          tile = vectors_at(i, input_columns) * lanes;
-          panel = source_panels[phase].in(arena) + ((d * input_columns + i) * depth[phase] + k * tile);
-          pack_row(panel, tile, call.input_weight, call.dtype, (row + lane) * call.I + i, exists ? call.I - i : 0);
+      }
+      for (int64_t i = 0, tile = 0; has_input() && i < input_columns; i += tile) {
+        tile = vectors_at(i, input_columns) * lanes;
+        panel = source_panels[phase].in(arena) + ((d * input_columns + i) * depth[phase] + k * tile);
+        for (int64_t lane = 0; lane < width; ++lane) {
+          pack_row(panel + lane * tile, tile, call.input_weight, call.dtype, (row + lane) * call.I + i,
+                   lane < exist ? call.I - i : 0);
         }
       }
       if (cell.peephole) {

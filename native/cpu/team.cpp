@@ -14,9 +14,10 @@
 namespace gatewise {
 
 // A thread that waits spins for a few microseconds, then lets others run between looks: the one it waits for may have
-// been put on the same core. An idle worker goes to sleep after some tens of microseconds of that.
+// been put on the same core. An idle worker goes to sleep after about half a millisecond of that: longer than a short call takes
+// alone, so that one that was called up for the next is still awake when it comes.
 static constexpr int spins_before_yield = 300;
-static constexpr int looks_before_sleep = spins_before_yield + 100;
+static constexpr int looks_before_sleep = spins_before_yield + 1500;
 static constexpr int most_threads = 256;
 // Short calls that follow each other within this time keep the workers awake.
 static constexpr int64_t closely = 40'000;  // nanoseconds
