@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -249,7 +250,8 @@ def test_command_writes_report_picture_and_tables(tmp_path, monkeypatch):
         plot.draw(report, again)
 
 
-def test_ctrl_c_shows_what_there_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_stopped_run_shows_what_there_is(tmp_path, monkeypatch, number):
     monkeypatch.setattr(timing, "QUICK", ONCE)
     turns = measure.take_turns
     calls = []
@@ -257,7 +259,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path, monkeypatch):
     def interrupted(*arguments):
         calls.append(arguments)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return turns(*arguments)
 
     monkeypatch.setattr(measure, "take_turns", interrupted)

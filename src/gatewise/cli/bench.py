@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,7 +144,7 @@ def plot(
 
 
 def _measure(settings: Settings) -> tuple[Report, bool]:
-    """The report, and whether Ctrl-C stopped it before its end."""
+    """The report, and whether Ctrl-C or SIGTERM stopped it before its end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -165,11 +166,14 @@ def _measure(settings: Settings) -> tuple[Report, bool]:
             progress.update(task, description=label, completed=begun, refresh=True)
             begun += 1
 
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         try:
             measure.run(settings, report, on_case)
         except KeyboardInterrupt:
             report["notes"].append(f"stopped after {begun - 1} of {progress.tasks[task].total:.0f} measurements")
             return report, True
+        finally:
+            signal.signal(signal.SIGTERM, before)
         progress.update(task, description="done", completed=begun, refresh=True)
     return report, False
 
