@@ -118,9 +118,9 @@ GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
 // a / b for b from 1 up, to about 1 ulp; exactly 1 where they are equal.
 GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
 #if defined(__AVX512F__)
-  const Vec<float> r((Vec<float>::Native)_mm512_rcp14_ps((__m512)b.v));
-  const Vec<float> q = a * r;
-  return q + r * (a - q * b);
+  const __m512 r = _mm512_rcp14_ps((__m512)b.v), q = (__m512)(a.v) * r;
+  const __m512 left = _mm512_fnmadd_ps(q, (__m512)b.v, (__m512)a.v);  // in one rounding, at every level of optimisation
+  return Vec<float>((Vec<float>::Native)_mm512_fmadd_ps(r, left, q));
 #else
   return a / b;
 #endif
