@@ -40,7 +40,10 @@ if cupy is not None:
     TYPES["cupy"] = cupy.ndarray
 
 
-@pytest.fixture(autouse=True, params=[*KINDS] if cupy is not None else [*KINDS, pytest.param("cupy", marks=pytest.mark.skip)])
+NO_CUPY = pytest.mark.skipif(cupy is None, reason="CuPy is not installed")
+
+
+@pytest.fixture(autouse=True, params=["torch", pytest.param("cupy", marks=NO_CUPY)])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One kind of array at a time; the imported tests see no other."""
     monkeypatch.setattr(graph_helper, "ORDINARY_KINDS", {request.param: KINDS[request.param]})
@@ -91,7 +94,7 @@ def test_executables_and_profiles_run_there(kind: str, tmp_path: Any) -> None:
     graph.compile({x: gatewise.ShapedType((None, 8))}, [y]).save(tmp_path / "model")
     (found,) = gatewise.Executable.load(tmp_path / "model").run([KINDS[kind](given)])
     assert isinstance(found, TYPES[kind])
-    np.testing.assert_allclose(graph_helper.to_numpy(found), np.tanh(given + 1), rtol=1e-5)
+    graph_helper.assert_close(found, np.tanh(given.astype(np.float64) + 1))
     assert graph.profile({x: KINDS[kind](given)}, [y]).seconds > 0
 
 

@@ -8,11 +8,9 @@ constexpr int THREADS = 256;
 
 // The thread's point. Neighbouring threads have neighbouring units.
 struct Place : Spot {
-  // From its number in [N, D], of which D is 1 or 2, and its unit.
-  __device__ __forceinline__ Place(const Arguments& a, i64 row, int unit_)
-      : Spot(a, a.D == 2 ? int(row & 1) : 0, int(a.D == 2 ? row >> 1 : row), unit_) {}
-  __device__ __forceinline__ Place(const Arguments& a, i64 index) : Place(a, index / H, int(index % H)) {}
   __device__ __forceinline__ explicit Place(const Arguments& a) : Place(a, i64(blockIdx.x) * THREADS + threadIdx.x) {}
+  __device__ __forceinline__ Place(const Arguments& a, i64 index)  // in [N, D, H], where D is 1 or 2
+      : Spot(a, a.D == 2 ? int(index / H & 1) : 0, int(a.D == 2 ? index / H >> 1 : index / H), int(index % H)) {}
 
   // Carried plane `which` of [N, D, H].
   __device__ __forceinline__ V& carry(const Arguments& a, int which) const {

@@ -14,6 +14,14 @@ import numpy as np
 from .errors import DTypeError, UnsupportedError
 
 
+def plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array, or a copy of it, in contiguous, aligned memory: what the native module reads."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    array = np.ascontiguousarray(array)
+    return array if array.flags.aligned else array.copy()
+
+
 def bfloat16() -> np.dtype[Any]:
     """NumPy's bfloat16, from ml_dtypes, imported when first needed."""
     import ml_dtypes

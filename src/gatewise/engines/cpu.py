@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import plain
 from ..cells import CELLS
 from ..errors import ArgumentError, DTypeError
 from ..problem import Problem
@@ -76,10 +77,8 @@ def get_threads() -> int:
 
 
 def _plain(array: Any) -> Any:
-    """Contiguous, aligned memory the module can read: bfloat16 travels as 16-bit words."""
-    array = np.ascontiguousarray(array)
-    if not array.flags.aligned:
-        array = array.copy()
+    """Memory the module can read: bfloat16 travels as 16-bit words."""
+    array = plain(np.asarray(array))
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 

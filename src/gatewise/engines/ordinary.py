@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import plain
+
 try:
     from .. import _native
 except ImportError:  # a source tree that was not built; the engine says so
@@ -42,7 +44,7 @@ def product(a: Any, b: Any, row: Any = None) -> Any:
     if _native is None or a.shape[0] * a.shape[1] * b.shape[1] < _LARGE_PRODUCT or a.dtype not in _PRODUCTS:
         return None
     result = np.empty((a.shape[0], b.shape[1]), a.dtype)
-    _native.product(strided(a), strided(b), result, None if row is None else _plain(row))
+    _native.product(strided(a), strided(b), result, None if row is None else plain(row))
     return result
 
 
@@ -59,7 +61,7 @@ def cross_entropy(source: Any, labels: Any, keep: bool) -> tuple[Any, Any] | Non
         return None
     losses = np.empty(labels.shape, _FLOAT32)
     soft_max = np.empty(source.shape, _FLOAT32) if keep else None
-    fits = _native.cross_entropy(_plain(source), _numbers(labels), source.shape[-1], losses, soft_max)
+    fits = _native.cross_entropy(plain(source), _numbers(labels), source.shape[-1], losses, soft_max)
     return (losses, soft_max) if fits else None
 
 
@@ -69,7 +71,7 @@ def cross_entropy_gradient(soft_max: Any, labels: Any, gradients: Any) -> Any:
         return None
     result = np.empty(soft_max.shape, _FLOAT32)
     fits = _native.cross_entropy_gradient(
-        _plain(soft_max), _numbers(labels), soft_max.shape[-1], _plain(np.asarray(gradients)), result
+        plain(soft_max), _numbers(labels), soft_max.shape[-1], plain(np.asarray(gradients)), result
     )
     return result if fits else None
 
@@ -82,7 +84,7 @@ def adam(
     if _native is None or any(array.dtype != _FLOAT32 for array in arrays[::4]):
         return None
     results = [np.empty(array.shape, _FLOAT32) for array in arrays[::4] for _ in range(3)]
-    _native.adam(beta1, beta2, epsilon, step, scale, [_plain(array) for array in arrays], results)
+    _native.adam(beta1, beta2, epsilon, step, scale, [plain(array) for array in arrays], results)
     return tuple(results)
 
 
@@ -91,7 +93,7 @@ def add_rows(updates: Any, indices: Any, rows: int) -> Any:
     if _native is None or updates.dtype != _FLOAT32 or updates.size < _LARGE:
         return None
     result = np.zeros((rows, updates.shape[1]), _FLOAT32)
-    return result if _native.add_rows(_plain(updates), _numbers(indices), updates.shape[1], result) else None
+    return result if _native.add_rows(plain(updates), _numbers(indices), updates.shape[1], result) else None
 
 
 def take_rows(source: Any, indices: Any) -> Any:
@@ -99,7 +101,7 @@ def take_rows(source: Any, indices: Any) -> Any:
     if _native is None or source.dtype.isbuiltin != 1 or not source.size or not indices.size:
         return None
     result = np.empty((*indices.shape, *source.shape[1:]), source.dtype)
-    return result if _native.take_rows(_plain(source), _numbers(indices), source[0].size, result) else None
+    return result if _native.take_rows(plain(source), _numbers(indices), source[0].size, result) else None
 
 
 def sums(source: Any, axes: tuple[int, ...], squares: bool = False) -> Any:
@@ -108,18 +110,9 @@ def sums(source: Any, axes: tuple[int, ...], squares: bool = False) -> Any:
     if _native is None or source.dtype != _FLOAT32 or not source.size or axes != tuple(range(len(axes))):
         return None
     result = np.empty(rest, _FLOAT32)
-    _native.sums(_plain(source), squares, result)
+    _native.sums(plain(source), squares, result)
     return result
 
 
-def _plain(array: Any) -> Any:
-    """Contiguous, aligned memory."""
-    flags = array.flags
-    if flags.c_contiguous and flags.aligned:
-        return array
-    array = np.ascontiguousarray(array)
-    return array if array.flags.aligned else array.copy()
-
-
 def _numbers(array: Any) -> Any:
-    return _plain(array if array.dtype == _INT64 else array.astype(_INT64))
+    return plain(array if array.dtype == _INT64 else array.astype(_INT64))

@@ -17,12 +17,6 @@ from .driver import Device
 from .products import is_library, library
 from .tiling import REGISTERS, WARPS, Tiling, ceil_div
 
-# Of the steps family, fitted to 28 calls it was measured on beside the others, likewise; forward and for gradients.
-_STEP = (5.0, 6.9)  # microseconds of the launches and products of a phase, however little they do
-_STEP_UNITS = (2.3, 0.0)  # ... for a million gates of units of rows
-_STEP_WEIGHTS = 0.26  # ... for a million bytes of R
-_STEP_FLOPS = {2: 1.1, 4: 7.9}  # ... for 10^9 flops, by the size of an element
-
 # Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
 # the best measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
 _CLOCK = 1.75e3  # cycles per microsecond
@@ -36,6 +30,11 @@ _PASS = 0.44  # ... for a pass, however little it does
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
+# The same for the steps family, fitted to 28 calls it was measured on beside the others; forward and for gradients.
+_STEP = (5.0, 6.9)  # microseconds of the launches and products of a phase, however little they do
+_STEP_UNITS = (2.3, 0.0)  # ... for a million gates of units of rows
+_STEP_WEIGHTS = 0.26  # ... for a million bytes of R
+_STEP_FLOPS = {2: 1.1, 4: 7.9}  # ... for 10^9 flops, by the size of an element
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
