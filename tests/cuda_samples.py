@@ -4,7 +4,7 @@ wish for a plan, so that every kernel family and many ways to cut it are met; an
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -175,6 +175,28 @@ def difference(got: Array, expected: Array) -> float:
     if np.isnan(distance).any():
         return float("inf")
     return float(distance.max() / max(float(np.abs(expected).max()), 1e-3))
+
+
+_ROUNDING = {"bfloat16": 2**-9, "float16": 2**-12, "float32": 2**-12, "highest": 2**-25, "float64": 2**-54}
+
+
+def sensitivity(made: Sample, expected: list[Array]) -> list[float]:
+    """How far each result of the reference moves when every argument changes by at most its own rounding: the largest of
+    eight random changes. Some sampled networks (a gate without a limit, a state that grows) are chaotic, and no arithmetic in
+    their dtype has a result to agree on."""
+    moved = [0.0] * len(expected)
+    for seed in range(8):
+        numbers = np.random.default_rng(seed)
+
+        def changed(value: Array, numbers: np.random.Generator = numbers) -> Array:
+            if value.dtype.kind in "bi":
+                return value
+            return value.astype(np.float64) * (1 + _ROUNDING[made.dtype] * numbers.uniform(-1, 1, value.shape))
+
+        other = replace(made, arguments={name: changed(value) for name, value in made.arguments.items()})
+        forward, gradients, _ = reference(other)
+        moved = [max(most, difference(a, b)) for most, a, b in zip(moved, [*forward, *gradients], expected, strict=True)]
+    return moved
 
 
 def kernel_jobs(made: Sample, device: Device) -> list[warm.Job]:

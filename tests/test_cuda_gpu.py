@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gatewise
-from cuda_samples import OPERATIONS, TOLERANCE, Sample, difference, kernel_jobs, reference, sample
+from cuda_samples import OPERATIONS, TOLERANCE, Sample, difference, kernel_jobs, reference, sample, sensitivity
 from gatewise import checking
 from gatewise.benchmark.cuda import descriptor_of
 from gatewise.cells import LSTM
@@ -83,14 +83,19 @@ def test_agrees_with_the_reference(seed: int, request: pytest.FixtureRequest) ->
     expected, expected_gradients, saved = reference(made)
     got, got_gradients = run(made, saved)
     again, gradients_again = run(made, saved)
-    for name, found, wanted in (("forward", got, expected), ("gradient", got_gradients, expected_gradients)):
-        for place, (a, b) in enumerate(zip(found, wanted, strict=True)):
-            worst = difference(a.double().cpu().numpy(), b)
-            assert worst <= TOLERANCE[made.dtype], f"{name} result {place} differs by {worst:.2e}: {made.text}"
-            _worst[made.dtype] = max(worst, _worst.get(made.dtype, 0.0))
+    wanted = [*expected, *expected_gradients]
+    found = [difference(a.double().cpu().numpy(), b) for a, b in zip([*got, *got_gradients], wanted, strict=True)]
+    limit = TOLERANCE[made.dtype]
+    if max(found) > limit:
+        moved = sensitivity(made, wanted)
+        if max(moved) > limit / 4:
+            tell(request, f"the rounding of its arguments alone moves this sample by {max(moved):.1e}: {made.text}")
+        assert all(worst <= max(limit, 4 * move) for worst, move in zip(found, moved, strict=True)), f"{found}: {made.text}"
+    else:
+        _worst[made.dtype] = max(*found, _worst.get(made.dtype, 0.0))
     if (seed + 1) % 50 == 0 or seed + 1 == SAMPLES:
-        found = ", ".join(f"{dtype} {worst:.1e}" for dtype, worst in sorted(_worst.items()))
-        tell(request, f"{seed + 1} of {SAMPLES} samples; largest differences: {found}")
+        largest = ", ".join(f"{dtype} {worst:.1e}" for dtype, worst in sorted(_worst.items()))
+        tell(request, f"{seed + 1} of {SAMPLES} samples; largest differences: {largest}")
     for a, b in zip([*got, *got_gradients], [*again, *gradients_again], strict=True):
         assert torch.equal(a, b), made.text
 

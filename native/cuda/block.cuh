@@ -34,11 +34,12 @@ struct Block {
   float2* reduction;
   int* lengths;  // of the group's rows
   int parity;  // which of the two reduction buffers is next
+  u32 handed;  // when the block last handed something on, in cycles
   Weights<0> first;
   Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
   OperandRounds<0> ahead;  // of the next pass, if AHEAD
 
-  __device__ __forceinline__ Block(const Arguments& arguments, char* memory) : a(arguments), room(memory), parity(0) {
+  __device__ __forceinline__ Block(const Arguments& arguments, char* memory) : a(arguments), room(memory), parity(0), handed(0) {
     p = blockIdx.x % P;
     const int rest = blockIdx.x / P;
     d = rest % int(a.D);
@@ -136,6 +137,14 @@ struct Block {
     return Spot(a, d, first_row + pass * PASS_ROWS + pair.row() + row, p * U + pair.unit());
   }
 
+  // All of the block's words of a phase are on their way.
+  __device__ __forceinline__ void handed_on() {
+    if constexpr (!ON_CHIP && !AHEAD) {
+      __syncthreads();
+      handed = cycles();
+    }
+  }
+
   // Multiplies and leaves the warp's sums where `total` finds them. `next` are the operands of the next product.
   template <int PHASE>
   __device__ __forceinline__ const float2* multiply(Sums<PHASE>& sums, const Operands& o, const Operands& next) {
@@ -144,6 +153,10 @@ struct Block {
       ahead.start(next);
     } else {
       OperandRounds<PHASE> in;
+      if constexpr (!ON_CHIP) {
+        while (cycles() - handed < u32(a.look_after)) {
+        }
+      }
       in.start(o);
       multiply_all<PHASE>(sums, weights<PHASE>(), o, in);
     }

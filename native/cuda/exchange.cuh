@@ -9,6 +9,9 @@
 // - A reader takes a word when it is no longer EMPTY. A 16-byte load may find some of its words written and others not:
 //   each word is looked at by itself, so order among words does not matter and no fence is needed. Both sides are
 //   relaxed at the scope of the GPU, so a word is never torn and never kept in L1.
+// - Words that are read too early are read again, a whole trip to L2 later, and the reads of many blocks hold up the writes they
+//   wait for. All blocks hand on at about the same time, so a block first looks a while after it has handed on itself
+//   (`Arguments::look_after`): when is a matter of speed, never of results.
 // - Nothing else that one block writes is read by another in the same kernel. (Gates' gradients are read again after it.)
 // - Readers of rows past the last read the last one's, which their own group writes. All blocks run at once, since the
 //   launch is cooperative; if a word still never comes, PATIENCE ends the kernel.
@@ -41,6 +44,12 @@ __device__ __forceinline__ uint4 load_relaxed(const u32* from) {
 
 __device__ __forceinline__ void store_relaxed(u32* to, u32 word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(not_empty(word)) : "memory");
+}
+
+__device__ __forceinline__ u32 cycles() {
+  u32 now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+  return now;
 }
 
 __device__ __forceinline__ bool is_empty(const uint4& w) {

@@ -111,7 +111,10 @@ struct ForwardBlock : Block {
         hand_pair<LAST>(pair, pass, t, step, first, second);
       }
     }
-    if constexpr (PHASE < LAST) step_barrier();
+    if constexpr (PHASE < LAST) {
+      step_barrier();
+      handed_on();
+    }
   }
 
   __device__ __forceinline__ void pass_of_step(int step, int pass) {
@@ -134,6 +137,7 @@ struct ForwardBlock : Block {
       }
       if (!is_last) hand_pair<0>(pair, pass, time(step + 1), step + 1, operand[0], operand[1]);
     }
+    handed_on();
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);

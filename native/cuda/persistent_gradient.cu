@@ -11,7 +11,7 @@ struct GradientBlock : Block {
   __device__ __forceinline__ Storage<E>* du_array(int t) const { return a.du + i64(t) * (u32(a.N) * u32(a.D) * (G * HP)); }
 
   template <int PHASE>
-  __device__ __forceinline__ void hand_phase(const GradientPoint (&points)[PAIRS][2], const Moment& now, int step, int pass) const {
+  __device__ __forceinline__ void hand_phase(const GradientPoint (&points)[PAIRS][2], const Moment& now, int step, int pass) {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -33,6 +33,7 @@ struct GradientBlock : Block {
       }
     }
     step_barrier();
+    handed_on();
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);

@@ -7,8 +7,8 @@
 
 namespace gatewise {
 
-#ifdef GATEWISE_UNITS
-using Offset = u32;  // within a step; the planner sees to it that it is enough
+#ifdef GATEWISE_SMALL_STEPS
+using Offset = u32;  // within a step; the engine sees to it that it is enough
 #else
 using Offset = i64;
 #endif

@@ -49,6 +49,7 @@ struct Arguments {
   i64 resets_t, resets_n;
   const Storage<E>* recurrent_weight;  // [D, G, H, H]
   uint4* weights;                      // the same, in the order the tensor cores take them (tiles.cuh)
+  i64 look_after;  // persistent kernels: cycles between handing operands on and looking for those of others (exchange.cuh)
   Storage<E>* state;    // [T, N, D, H]: result of the forward kernels, argument of the gradient kernels; the next two too
   Storage<E>* cell;     // [T, N, D, H]
   Storage<E>* z_state;  // [T, N, D, G, H]

@@ -65,6 +65,7 @@ class Call:
         self.dtype = _name(p.dtype)
         self.sum_dtype = "float64" if self.dtype == "float64" else "float32"
         self.exact = is_highest()
+        self.backward = backward
         self.rows = p.T * p.N
         self.options = kernels.options(p, backward)
         key = (
@@ -176,11 +177,21 @@ class Call:
             values["weights"] = self.scratch(self.prepared.packed_bytes * p.D, "uint8")
         return values
 
-    def product(self, shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, result_dtype: str | None = None) -> None:
+    def product(
+        self,
+        shape: tuple[int, int, int],
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
+        result_dtype: str | None = None,
+        count: int = 1,
+    ) -> None:
+        """c[m, n] = a[m, k] b[k, n]; `count` of them side by side."""
         m, n, k = shape
         product = Product(
-            m, n, k, a.pitch, a.transposed, b.pitch, b.transposed, c.pitch, self.dtype, result_dtype or self.dtype, self.exact
-        )
+            m, n, k, a.pitch, a.transposed, b.pitch, b.transposed, c.pitch, self.dtype, result_dtype or self.dtype, self.exact,
+            count, (a.next, b.next, c.next) if count > 1 else (0, 0, 0),
+        )  # fmt: skip
         pointers = a.pointer, b.pointer, c.pointer
         if products.is_library():
             self.tape.product(product, *pointers)
@@ -203,6 +214,7 @@ class Call:
             return kernels.persistent_launches(loaded, tiling, self.problem.D)
 
         pack, run = self.prepared.once((file, input_dtype), launches)
+        values["look_after"] = tiling.look_after(self.problem.N, self.problem.D)
         row = kernels.arguments(values)
         self.launch(pack, row)
         self.launch(run, row)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ...cells import Cell
 from ...problem import Problem
 from . import driver
 from .compiler import cubin
-from .tiling import THREADS, WARPS, Tiling
+from .tiling import THREADS, WARPS, Tiling, ceil_div
 
 ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "float64": "Double"}
 
@@ -18,7 +19,7 @@ FIELDS = (
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
-    "recurrent_weight", "weights", "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
+    "recurrent_weight", "weights", "look_after", "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
 )  # fmt: skip
@@ -62,6 +63,7 @@ def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
     return {
         "GATEWISE_FAST_EXP": "1",  # products here are not more exact than these
         "GATEWISE_OPTIONS": str(given),
+        "GATEWISE_SMALL_STEPS": "1",
         "GATEWISE_BACKWARD": str(int(tiling.backward)),
         "GATEWISE_UNITS": str(tiling.units),
         "GATEWISE_BLOCKS": str(tiling.blocks),
@@ -73,6 +75,32 @@ def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
         "GATEWISE_HELD_CHUNKS": ",".join(map(str, tiling.held)),
         "GATEWISE_SHARED_CHUNKS": ",".join(map(str, tiling.shared)),
     }
+
+
+@dataclass(frozen=True)
+class StepsCut:
+    """How the per-step kernels (native/cuda/steps.cu) divide a call of these sizes."""
+
+    cell: Cell
+    N: int
+    H: int
+    D: int
+    backward: bool
+
+    @property
+    def split(self) -> bool:
+        """Whether a gradient product leaves the sums of its gates apart: it is long, and its result alone would not keep the
+        GPU busy. Otherwise cuBLAS would divide it and add up the parts in a launch of its own."""
+        return self.backward and ceil_div(self.N, 128) * ceil_div(self.H, 128) < 64
+
+    def macros(self, given: int) -> dict[str, str]:
+        found = {
+            "GATEWISE_OPTIONS": str(given),
+            "GATEWISE_SPLIT": str(int(self.split)),
+        }
+        if self.N * self.D * len(self.cell.gates) * self.H < 2**31:
+            found["GATEWISE_SMALL_STEPS"] = "1"
+        return found
 
 
 _modules: dict[tuple[Any, ...], driver.Module] = {}

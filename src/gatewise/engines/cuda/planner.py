@@ -23,6 +23,7 @@ _CLOCK = 1.75e3  # cycles per microsecond
 _L2_BYTES = 35e3  # a multiprocessor reads per microsecond of operands from L2
 _STREAM_BYTES = 19e3  # ... of weights
 _SHARED_BYTES = 290e3  # ... from shared memory
+_NOT_HIDDEN = {2: 0.6, 4: 0.0}  # part of that which the products do not hide, by the size of an element
 _MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instruction
 _GRID, _CLUSTER = 0.36, 1.2  # microseconds for an exchange through L2 and within a cluster
 _PER_BLOCK = 0.0093  # ... and for each block that takes part
@@ -126,7 +127,9 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
         weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _STREAM_BYTES)
     reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
     points = _POINTS * tiling.pairs * len(tiling.phases)
-    work = operands / tiling.passes + max(products, weights) + reduction + points + _PASS * len(tiling.phases)
+    from_shared = sum(tiling.weight_bytes(phase) * tiling.shared[phase] for phase in tiling.phases) / _SHARED_BYTES
+    products = max(products, weights) + _NOT_HIDDEN[tiling.element_bytes] * from_shared
+    work = operands / tiling.passes + products + reduction + points + _PASS * len(tiling.phases)
     one = _latency(tiling) * len(tiling.phases) + work * tiling.passes
     room = device.sm_count * (_CLUSTERS[tiling.blocks] if tiling.on_chip else 1.0)
     return _ALL[tiling.backward] * one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))

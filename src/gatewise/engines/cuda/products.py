@@ -19,16 +19,19 @@ WORKSPACE = 32 << 20  # bytes that cuBLAS is given of the call's own memory
 
 @dataclass(frozen=True)
 class Matrix:
-    """A row-major matrix: where it starts and how far its rows are apart, in elements. `transposed` when it is used so."""
+    """A row-major matrix: where it starts and how far its rows are apart, in elements. `transposed` when it is used so.
+    `next` is how far it is to the next of several."""
 
     pointer: int
     pitch: int
     transposed: bool = False
+    next: int = 0
 
 
 @dataclass(frozen=True)
 class Product:
-    """c[m, n] = a[m, k] b[k, n], all but where the matrices are."""
+    """c[m, n] = a[m, k] b[k, n], all but where the matrices are; or `count` of them, whose matrices a, b and c are `steps`
+    elements apart."""
 
     m: int
     n: int
@@ -41,6 +44,8 @@ class Product:
     dtype: str
     result_dtype: str
     exact: bool
+    count: int = 1
+    steps: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def types(self) -> tuple[int, int, int]:
@@ -94,6 +99,7 @@ def handle(index: int) -> int:
 
 
 _TRANSPOSE_A, _TRANSPOSE_B = 3, 4  # cublasLtMatmulDescAttributes_t
+_BATCH_COUNT, _BATCH_STEP = 5, 6  # cublasLtMatrixLayoutAttribute_t
 _MOST_WORKSPACE, _ALIGNMENT_A = 1, 5  # cublasLtMatmulPreferenceAttributes_t; B, C and D follow A
 
 
@@ -130,25 +136,29 @@ def planned(index: int, product: Product, alignments: tuple[int, int, int]) -> P
         _ask(index, name, ctypes.byref(found), *given)
         return found
 
-    def layout(of: int, rows: int, columns: int, pitch: int) -> ctypes.c_void_p:
-        return made("cublasLtMatrixLayoutCreate", of, large(rows), large(columns), ctypes.c_int64(pitch))
-
     def set_to(what: str, thing: ctypes.c_void_p, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
-        _ask(index, f"cublasLtMatmul{what}SetAttribute", thing, attribute, ctypes.byref(value), size)
+        _ask(index, f"cublasLt{what}SetAttribute", thing, attribute, ctypes.byref(value), size)
+
+    def layout(of: int, rows: int, columns: int, pitch: int, step: int) -> ctypes.c_void_p:
+        found = made("cublasLtMatrixLayoutCreate", of, large(rows), large(columns), ctypes.c_int64(pitch))
+        if p.count > 1:
+            set_to("MatrixLayout", found, _BATCH_COUNT, integer(p.count))
+            set_to("MatrixLayout", found, _BATCH_STEP, ctypes.c_int64(step))
+        return found
 
     description = made("cublasLtMatmulDescCreate", compute, _TYPE["float64" if p.dtype == "float64" else "float32"])
-    set_to("Desc", description, _TRANSPOSE_A, integer(p.b_transposed))
-    set_to("Desc", description, _TRANSPOSE_B, integer(p.a_transposed))
+    set_to("MatmulDesc", description, _TRANSPOSE_A, integer(p.b_transposed))
+    set_to("MatmulDesc", description, _TRANSPOSE_B, integer(p.a_transposed))
     layouts = (
-        layout(kind, *((p.k, p.n) if p.b_transposed else (p.n, p.k)), p.b_pitch),
-        layout(kind, *((p.m, p.k) if p.a_transposed else (p.k, p.m)), p.a_pitch),
-        layout(result_kind, p.n, p.m, p.c_pitch),
+        layout(kind, *((p.k, p.n) if p.b_transposed else (p.n, p.k)), p.b_pitch, p.steps[1]),
+        layout(kind, *((p.m, p.k) if p.a_transposed else (p.k, p.m)), p.a_pitch, p.steps[0]),
+        layout(result_kind, p.n, p.m, p.c_pitch, p.steps[2]),
     )
     preference = made("cublasLtMatmulPreferenceCreate")
-    set_to("Preference", preference, _MOST_WORKSPACE, large(WORKSPACE))
+    set_to("MatmulPreference", preference, _MOST_WORKSPACE, large(WORKSPACE))
     for place, alignment in enumerate((*alignments, alignments[2])):
-        set_to("Preference", preference, _ALIGNMENT_A + place, ctypes.c_uint32(alignment))
+        set_to("MatmulPreference", preference, _ALIGNMENT_A + place, ctypes.c_uint32(alignment))
     found, count = _Found(), ctypes.c_int()
     _ask(
         index, "cublasLtMatmulAlgoGetHeuristic", ctypes.c_void_p(handle(index)), description, *layouts, layouts[2], preference,
@@ -164,11 +174,16 @@ def planned(index: int, product: Product, alignments: tuple[int, int, int]) -> P
 def plain(index: int, product: Product, a: int, b: int, c: int) -> list[tuple[driver.Launch, list[tuple[int, ...]]]]:
     """The product by a kernel of ours: launches, each with its parameters."""
     p = product
+    size, result_size = dtype_of(p.dtype).itemsize, dtype_of(p.result_dtype).itemsize
+    if p.count > 1:
+        one, (a_step, b_step, c_step) = replace(p, count=1), p.steps
+        places = ((a + i * a_step * size, b + i * b_step * size, c + i * c_step * result_size) for i in range(p.count))
+        return [launch for place in places for launch in plain(index, one, *place)]
     a_i, a_k = (1, p.a_pitch) if p.a_transposed else (p.a_pitch, 1)
     b_k, b_j = (1, p.b_pitch) if p.b_transposed else (p.b_pitch, 1)
     if p.m > 65535 * 64:  # the grid's limit: in parts
         half = (p.m // 2 + 63) // 64 * 64
-        rest = a + half * a_i * dtype_of(p.dtype).itemsize, b, c + half * p.c_pitch * dtype_of(p.result_dtype).itemsize
+        rest = a + half * a_i * size, b, c + half * p.c_pitch * result_size
         return plain(index, replace(p, m=half), a, b, c) + plain(index, replace(p, m=p.m - half), *rest)
     values = (a, b, c, p.m, p.n, p.k, a_i, a_k, b_k, b_j, p.c_pitch)
     grid = ((p.n + 63) // 64, (p.m + 63) // 64, 1)

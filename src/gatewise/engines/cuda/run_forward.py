@@ -64,8 +64,6 @@ def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     width = p.N * p.D * p.H
     for phase in range(len(p.cell.phases)):
         values[f"operand{phase}"] = call.scratch(width)
-    values["carry"] = call.scratch((2 + p.G) * width, call.sum_dtype)
-    values["sums"] = call.scratch(p.G * width, call.sum_dtype)
     steps = Steps(call, values, input_dtype)
     steps.launch("forward_start")
     for step in range(p.T):

@@ -93,9 +93,6 @@ class _Gradient:
                 call.mark_empty(du, count)
             call.run_persistent("persistent_gradient.cu", self.values)
             return
-        width = p.N * p.D * p.H
-        self.values["carry"] = call.scratch(2 * width, call.sum_dtype)
-        self.values["sums"] = call.scratch(width, call.sum_dtype)
         steps = Steps(call, self.values)
         last = len(p.cell.phases) - 1
         for step in range(p.T - 1, -1, -1):

@@ -6,21 +6,25 @@ from ...problem import Problem
 from . import driver, kernels
 from .call import Call
 from .products import Matrix
+from .tiling import ceil_div
 
 _THREADS = 256  # of a block, in native/cuda/steps.cu
 
 
 class Steps:
-    """The launches and products of one call."""
+    """The launches and products of one call; adds the memory they share to `values`."""
 
     def __init__(self, call: Call, values: dict[str, int], input_dtype: str | None = None) -> None:
         self._call = call
         self._values = values
         p = call.problem
-        self._module = call.prepared.once(
-            ("steps", input_dtype), lambda: kernels.module(call.index, "steps.cu", call.macros(input_dtype))
-        )
-        self._grid = (-(-p.N * p.D * p.H // _THREADS), 1, 1)
+        self._cut = kernels.StepsCut(p.cell, p.N, p.H, p.D, call.backward)
+        macros = call.macros(input_dtype) | self._cut.macros(call.options)
+        self._module = call.prepared.once(("steps", input_dtype), lambda: kernels.module(call.index, "steps.cu", macros))
+        plane = p.N * p.D * p.H
+        values["carry"] = call.scratch((2 if call.backward else 2 + p.G) * plane, call.sum_dtype)
+        values["sums"] = call.scratch(self._sum_planes * plane, call.sum_dtype)
+        self._grid = (ceil_div(plane, _THREADS), 1, 1)
         self._row = kernels.arguments(values)
 
     def launch(self, name: str, *numbers: int) -> None:
@@ -42,20 +46,31 @@ class Steps:
                 call.sum_dtype,
             )
 
+    @property
+    def _sum_planes(self) -> int:
+        """Planes of [N, D, H] that a product's sums take."""
+        p = self._call.problem
+        if not self._call.backward:
+            return p.G
+        return max(_gates(p, phase)[1] for phase in range(len(p.cell.phases))) if self._cut.split else 1
+
     def gradient_product(self, phase: int, step: int) -> None:
-        """The gradients of the phase's gates at a step with R's rows of its gates."""
+        """The gradients of the phase's gates at a step with R's rows of its gates; a plane for each gate if it is split."""
         call, p = self._call, self._call.problem
         size, wide = p.dtype.itemsize, _size(call.sum_dtype)
         first, gates = _gates(p, phase)
+        parts = gates if self._cut.split else 1
+        length = gates * p.H // parts
         for d in range(p.D):
             row = (d * p.G + first) * p.H
             t = p.T - 1 - step if p.backwards[d] else step
             call.product(
-                (p.N, p.H, gates * p.H),
-                Matrix(self._values["du"] + (t * p.N * p.D * p.G * p.H + row) * size, p.D * p.G * p.H),
-                Matrix(self._values["recurrent_weight"] + row * p.H * size, p.H),
-                Matrix(self._values["sums"] + d * p.H * wide, p.D * p.H),
+                (p.N, p.H, length),
+                Matrix(self._values["du"] + (t * p.N * p.D * p.G * p.H + row) * size, p.D * p.G * p.H, next=length),
+                Matrix(self._values["recurrent_weight"] + row * p.H * size, p.H, next=length * p.H),
+                Matrix(self._values["sums"] + d * p.H * wide, p.D * p.H, next=p.N * p.D * p.H),
                 call.sum_dtype,
+                parts,
             )
 
 

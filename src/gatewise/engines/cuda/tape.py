@@ -93,7 +93,11 @@ class Tape:
             self._multiplies = True
             self._native.workspace(_place(self.scratch(products.WORKSPACE)), products.WORKSPACE)
         p, places = product, (_place(b), _place(a), _place(c))
-        alignments = tuple(gcd(offset, ALIGNMENT) for _, offset in places)
+        sizes = dtype_of(p.dtype).itemsize, dtype_of(p.dtype).itemsize, dtype_of(p.result_dtype).itemsize
+        steps = p.steps[1], p.steps[0], p.steps[2]
+        alignments = tuple(
+            gcd(offset, step * size, ALIGNMENT) for (_, offset), step, size in zip(places, steps, sizes, strict=True)
+        )
         found = products.planned(self._kind.index, p, alignments)
         self._native.product(found.objects, found.algorithm, (p.n, p.m, p.k), p.dtype == "float64", places)
 

@@ -9,6 +9,7 @@ from ...cells import Cell
 WARPS = 8
 THREADS = 32 * WARPS
 REGISTERS = 240  # of a thread, that the estimate below may fill
+_BUSY_BYTES = 300 << 10  # that all blocks together read of each other's results in a product
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -116,6 +117,15 @@ class Tiling:
     def packed_bytes(self) -> int:
         """Of the weights of one direction in the order the tensor cores take them."""
         return self.blocks * sum(self.weight_bytes(phase) * self.chunks(phase) for phase in self.phases)
+
+    def look_after(self, N: int, directions: int) -> int:
+        """Cycles after handing on when a block first looks for what others handed on, as measured on an H200: looking too
+        early costs a second trip to L2 and slows the writers down. Where little is read, looking all the time is fastest."""
+        rows = min(N, self.groups * self.passes * self.pass_rows)
+        read = rows * self.blocks * directions * max(self.k(phase) for phase in self.phases) * self.element_bytes
+        if self.on_chip or read < _BUSY_BYTES:
+            return 0
+        return 1200 if self.column_tiles > 1 else 750 if self.backward else 650
 
     def operand_bytes(self) -> int:
         """What a block reads of others' results in a step."""

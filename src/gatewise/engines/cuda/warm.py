@@ -40,10 +40,10 @@ def jobs(
         common = kernels.macros(
             cell, activations_of(descriptor), order_of(descriptor), dtype, "float32" if widened else dtype, H, padded
         )
+        taken = options & (0b111110 if backward else 0b001111)
         if plan.tiling is None:
-            found.append(("steps.cu", common))
+            found.append(("steps.cu", common | kernels.StepsCut(cell, N, H, directions, backward).macros(taken)))
         else:
-            taken = options & (0b111110 if backward else 0b001111)
             file = "persistent_gradient.cu" if backward else "persistent_forward.cu"
             found.append((file, common | kernels.tiling_macros(plan.tiling, taken)))
         if backward:
