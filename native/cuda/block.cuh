@@ -7,7 +7,8 @@ namespace gatewise {
 // Shared memory, in this order; the planner computes the same total (tiling.py, shared_bytes):
 // - weights: each lane reads only what it wrote itself;
 // - reduction: two buffers by turns. A product's sums are written, a barrier of the block, then read (product.cuh); they are
-//   overwritten two products later, after the barrier of the product between;
+//   overwritten two products later, after the barrier of the product between. If FOLDED, one buffer: it is overwritten by the
+//   next product, after the barrier of `handed_on`;
 // - lengths: written once, before a barrier of the block;
 // - carried values: each thread has its own;
 // - buffers of the exchange on the chip (exchange.cuh).
@@ -21,8 +22,10 @@ constexpr int weights_room() {
 constexpr int LAST = PHASES - 1;
 constexpr int WEIGHTS_BYTES = weights_room<0>() + (PHASES == 2 ? weights_room<LAST>() : 0);
 constexpr int REDUCTION = reduction_size<0>() > reduction_size<LAST>() ? reduction_size<0>() : reduction_size<LAST>();
+constexpr int REDUCTION_BYTES = (FOLDED ? 1 : 2) * REDUCTION * 8;
 constexpr int LENGTHS_BYTES = PASSES * PASS_ROWS * 4;  // read at every step, from where it takes no time
-constexpr int CARRY_BYTES = PAIRS * THREADS * 2 * CARRIED * 4;  // of a pass
+constexpr bool CARRY_HELD = FOLDED && PAIRS == 1;  // in registers
+constexpr int CARRY_BYTES = CARRY_HELD ? 0 : PAIRS * THREADS * 2 * CARRIED * 4;  // of a pass
 static_assert(PHASES <= 2);
 
 struct Block {
@@ -34,6 +37,7 @@ struct Block {
   float2* reduction;
   int* lengths;  // of the group's rows
   int parity;  // which of the two reduction buffers is next
+  mutable float carried[CARRIED][2];  // if CARRY_HELD
   u32 handed;  // when the block last handed something on, in cycles
   Weights<0> first;
   Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
@@ -56,7 +60,7 @@ struct Block {
       last.load(a, d, p, warp, lane, own);
     }
     reduction = reinterpret_cast<float2*>(room + WEIGHTS_BYTES);
-    lengths = reinterpret_cast<int*>(reduction + 2 * REDUCTION);
+    lengths = reinterpret_cast<int*>(room + WEIGHTS_BYTES + REDUCTION_BYTES);
     if (given<LENGTHS>(a.lengths)) {
       for (int row = threadIdx.x; row < PASSES * PASS_ROWS; row += THREADS) {
         lengths[row] = first_row + row < int(a.N) ? length_of(a, first_row + row) : 0;
@@ -78,14 +82,15 @@ struct Block {
 
   // Carried value `which` of row `row` (0 or 1) of the thread's pair i.
   __device__ __forceinline__ float& carry(int pass, int i, int which, int row) const {
-    float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + 2 * REDUCTION * sizeof(float2) + LENGTHS_BYTES);
+    if constexpr (CARRY_HELD) return carried[which][row];
+    float* planes = reinterpret_cast<float*>(room + WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES);
     return planes[(((pass * PAIRS + i) * CARRIED + which) * 2 + row) * THREADS + threadIdx.x];
   }
 
   // Shared memory of the on-chip exchange: two buffers of a group's rows for each phase.
   template <int PHASE>
   __device__ __forceinline__ u32 on_chip(int step) const {
-    const u32 start = shared_address(room) + WEIGHTS_BYTES + 2 * REDUCTION * u32(sizeof(float2)) + LENGTHS_BYTES +
+    const u32 start = shared_address(room) + WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES +
                       PASSES * CARRY_BYTES;
     const u32 rows = u32(PASSES) * PASS_ROWS;
     const u32 before = PHASE == 0 ? 0 : 2 * rows * shared_pitch<0>();
@@ -162,7 +167,7 @@ struct Block {
     }
     float2* to = reduction + parity * REDUCTION;
     share_sums<PHASE>(sums, to);
-    parity ^= 1;
+    if constexpr (!FOLDED) parity ^= 1;
     return to;
   }
 };

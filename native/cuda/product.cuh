@@ -161,21 +161,31 @@ struct Pair {
   __device__ __forceinline__ int row() const { return column_tile * 8 + 2 * (lane % 4); }         // of the pass
 };
 
-// float2 [buffer][warp][tile][column tile][half][lane]; two buffers, so that one barrier per product is enough.
+// float2 [part][tile][column tile][half][lane], for each of the WM.
 template <int PHASE>
 constexpr int reduction_size() {
-  return WK == 1 ? 0 : WM * WK * Shape<PHASE>::tiles * NT * 64;
+  return WK == 1 ? 0 : WM * PARTS * Shape<PHASE>::tiles * NT * 64;
 }
 
 template <int PHASE>
 __device__ __forceinline__ void share_sums(const Sums<PHASE>& sums, float2* room) {
   if constexpr (WK > 1) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float2* to = room + warp * Shape<PHASE>::tiles * NT * 64 + lane;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / WK * PARTS + warp % PARTS;
+    float2* to = room + part * Shape<PHASE>::tiles * NT * 64 + lane;
+    const auto put = [&](bool add) {
 #pragma unroll
-    for (int i = 0; i < Shape<PHASE>::tiles * NT; ++i) {
-      to[i * 64] = make_float2(sums[i / NT][i % NT][0], sums[i / NT][i % NT][1]);
-      to[i * 64 + 32] = make_float2(sums[i / NT][i % NT][2], sums[i / NT][i % NT][3]);
+      for (int i = 0; i < Shape<PHASE>::tiles * NT * 2; ++i) {
+        const auto& sum = sums[i / (2 * NT)][i / 2 % NT];
+        float2 value = make_float2(sum[i % 2 * 2], sum[i % 2 * 2 + 1]);
+        if (add) value.x += to[i * 32].x, value.y += to[i * 32].y;
+        to[i * 32] = value;
+      }
+    };
+    const bool adds = FOLDED && warp % WK < PARTS;  // to what the other warp of its part has written
+    if (!adds) put(false);
+    if constexpr (FOLDED) {
+      __syncthreads();
+      if (adds) put(true);
     }
     __syncthreads();
   }
@@ -191,11 +201,11 @@ __device__ __forceinline__ float2 total(const Sums<PHASE>& sums, const float2* r
   } else {
     const int wm = pair.unit_tile / UTW, tile = pair.unit_tile % UTW * per_unit_tile + gate;
     constexpr int per_warp = Shape<PHASE>::tiles * NT * 64;
-    const float2* from = room + wm * WK * per_warp + ((tile * NT + pair.column_tile) * 2 + pair.half) * 32 + pair.lane;
+    const float2* from = room + wm * PARTS * per_warp + ((tile * NT + pair.column_tile) * 2 + pair.half) * 32 + pair.lane;
     float2 sum = from[0];
 #pragma unroll
-    for (int wk = 1; wk < WK; ++wk) {
-      const float2 more = from[wk * per_warp];
+    for (int part = 1; part < PARTS; ++part) {
+      const float2 more = from[part * per_warp];
       sum.x += more.x;
       sum.y += more.y;
     }

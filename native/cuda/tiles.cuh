@@ -28,6 +28,10 @@ constexpr int PASS_ROWS = NT * 8;
 constexpr int WORDS = 16;                             // of a chunk
 constexpr int CHUNK = WORDS * E::per_word;            // elements of a chunk
 constexpr bool ON_CHIP = GATEWISE_EXCHANGE_ON_CHIP;   // operands go through shared memory of the block or the cluster
+// Warps add up their sums in two steps, in half the memory and one buffer instead of two: room for more weights.
+constexpr bool FOLDED = GATEWISE_FOLDED;
+constexpr int PARTS = FOLDED ? WK / 2 : WK;  // of a sum that are left to add when it is used
+static_assert(!FOLDED || (WK % 2 == 0 && !ON_CHIP && PASSES == 1));
 static_assert(U % 16 == 0 && UT % WM == 0 && HP == P * U);
 
 constexpr int HELD[] = {GATEWISE_HELD_CHUNKS};      // per phase: chunks of a warp's weights kept in registers

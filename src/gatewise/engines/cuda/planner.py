@@ -28,6 +28,7 @@ _MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instr
 _GRID, _CLUSTER = 0.36, 1.2  # microseconds for an exchange through L2 and within a cluster
 _PER_BLOCK = 0.0093  # ... and for each block that takes part
 _PASS = 0.44  # ... for a pass, however little it does
+_FOLD = 0.1  # ... for sums that are added up in two steps
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
@@ -87,6 +88,7 @@ class Plan:
         return (
             f"{self.family}: {self.reason}; {t.groups} groups of {t.blocks} blocks per direction, {t.units} units each, "
             f"{t.passes} passes of {t.pass_rows} rows; warps {t.warps_m} x {t.warps_k}; weights of a warp: {kept}; "
+            f"{'sums added up in two steps; ' if t.folded else ''}"
             f"{t.shared_bytes // 1024} KB of shared memory; predicted {self.microseconds:.2f} us per step"
         )
 
@@ -125,7 +127,9 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
         instructions = tiling.tiles(phase) * tiling.chunks(phase) * 2 * tiling.column_tiles * WARPS / 4
         products += instructions * _MMA_CYCLES / _CLOCK
         weights += tiling.weight_bytes(phase) * (tiling.shared[phase] / _SHARED_BYTES + tiling.streamed(phase) / _STREAM_BYTES)
-    reduction = tiling.reduction_bytes() / _SHARED_BYTES * len(tiling.phases)  # both halves: once written, once read
+    # Both halves: once written, once read. Folded, the same bytes in a quarter of the memory, and another barrier.
+    reduction = tiling.reduction_bytes() * (4 if tiling.folded else 1) / _SHARED_BYTES + (_FOLD if tiling.folded else 0.0)
+    reduction *= len(tiling.phases)
     points = _POINTS * tiling.pairs * len(tiling.phases)
     from_shared = sum(tiling.weight_bytes(phase) * tiling.shared[phase] for phase in tiling.phases) / _SHARED_BYTES
     products = max(products, weights) + _NOT_HIDDEN[tiling.element_bytes] * from_shared
@@ -171,14 +175,16 @@ def _candidates(
                         continue
                     passes = ceil_div(per_group, column_tiles)
                     groups = ceil_div(tiles_of_rows, passes * column_tiles)
-                    tiling = Tiling(
-                        cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups
-                    )
-                    if tiling.working_registers() > REGISTERS:
-                        continue
-                    tiling = _place_weights(tiling, device)
-                    if tiling.shared_bytes <= device.shared_limit:
-                        found.append(tiling)
+                    for folded in (False, True) if not on_chip and passes == 1 and warps_m < WARPS else (False,):
+                        tiling = Tiling(
+                            cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups,
+                            folded,
+                        )  # fmt: skip
+                        if tiling.working_registers() > REGISTERS:
+                            continue
+                        tiling = _place_weights(tiling, device)
+                        if tiling.shared_bytes <= device.shared_limit:
+                            found.append(tiling)
     return found
 
 

@@ -30,6 +30,7 @@ class Tiling:
     on_chip: bool
     passes: int
     groups: int  # of `blocks` blocks, for each direction
+    folded: bool = False  # warps add up their sums in two steps, which takes less shared memory
     held: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
 
@@ -83,7 +84,7 @@ class Tiling:
             operands += (stages - 1) * depth * self.column_tiles * 4 // 2
         gates = len(self.cell.gates)
         points = self.pairs * 2 * (gates + (8 if self.backward else 4))
-        return (56 if self.backward else 40) + sums + operands + points
+        return (56 if self.backward else 40) + sums + operands + points + (4 if self.folded else 0)
 
     def weight_bytes(self, phase: int) -> int:
         """Of one chunk of every warp."""
@@ -92,7 +93,8 @@ class Tiling:
     def reduction_bytes(self) -> int:
         if self.warps_k == 1:
             return 0
-        return 2 * WARPS * max(self.tiles(phase) for phase in self.phases) * self.column_tiles * 512
+        parts = WARPS // 2 if self.folded else 2 * WARPS
+        return parts * max(self.tiles(phase) for phase in self.phases) * self.column_tiles * 512
 
     def exchange_bytes(self) -> int:
         """Shared memory of the on-chip exchange."""
@@ -105,6 +107,8 @@ class Tiling:
         return total
 
     def carry_bytes(self) -> int:
+        if self.folded and self.pairs == 1:  # in registers
+            return 0
         return self.passes * self.pairs * THREADS * 2 * (2 if self.cell.has_cell else 1) * 4
 
     @property
