@@ -247,6 +247,7 @@ void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb
 }  // namespace
 
 NB_MODULE(_native, module) {
+  nb::set_leak_warnings(false);  // calls that are kept to be run again live until the process ends
   nb::class_<Call>(module, "Call");  // holds no references: the caller keeps the arrays
   module.def("read_call", &read_call);
   module.def("run", &run);

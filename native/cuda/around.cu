@@ -18,18 +18,18 @@ __device__ __forceinline__ V state_after(const Arguments& a, const Spot& spot, c
   }
 }
 
-// Fills operand0, and operand1 for cells of two phases: what multiplied R at every step, zero where a row takes no part.
-extern "C" __global__ void __launch_bounds__(256) operands(const __grid_constant__ Arguments a) {
-  const i64 total = a.T * a.N * a.D * HP;
-  const i64 stride = i64(gridDim.x) * blockDim.x;
-  for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += stride) {
-    const i64 row = i / HP / a.D, t = row / a.N;
-    const Spot spot(a, i / HP % a.D, row % a.N, i % HP);
+// `Index` is as narrow as the size allows: divisions of 64-bit numbers would take longer than all the rest.
+template <class Index>
+__device__ __forceinline__ void fill_operands(const Arguments& a) {
+  const Index total = a.T * a.N * a.D * HP, stride = Index(gridDim.x) * blockDim.x, rows = a.N;
+  for (Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x; i < total; i += stride) {
+    const Index place = i / HP, row = a.D == 2 ? place >> 1 : place, t = row / rows;
+    const Spot spot(a, a.D == 2 ? place & 1 : 0, row - t * rows, i % HP);
     Part part;
     part.fetch(a, spot, t, length_of(a, spot.n));
     V first = V(0), second = V(0);
-    if (spot.real && t < part.length) {
-      const i64 t_before = (a.backwards >> spot.d) & 1 ? t + 1 : t - 1;
+    if (spot.real && int(t) < part.length) {
+      const int t_before = (a.backwards >> spot.d) & 1 ? int(t) + 1 : int(t) - 1;
       const bool came = t_before >= 0 && t_before < part.length;
       V h = V(0);
       if (part.reset == 0) h = came ? state_after<Cell>(a, spot, Moment(a, t_before)) : initial(a.init_state, spot);
@@ -51,6 +51,15 @@ extern "C" __global__ void __launch_bounds__(256) operands(const __grid_constant
   }
 }
 
+// Fills operand0, and operand1 for cells of two phases: what multiplied R at every step, zero where a row takes no part.
+extern "C" __global__ void __launch_bounds__(256) operands(const __grid_constant__ Arguments a) {
+  if (a.T * a.N * a.D * HP < 0x7f000000) {  // and a stride more still fits
+    fill_operands<u32>(a);
+  } else {
+    fill_operands<i64>(a);
+  }
+}
+
 // Columns of the three sums: bias [D, G, H], peephole [D, G, H], secondary bias [D, H]. Each block adds up the rows of
 // its share for 32 columns at a time; `partial` is [gridDim.y, 2 * D*G*H + D*H]. Fixed order: the same bits every time.
 extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_constant__ Arguments a, float* partial_float,
@@ -60,17 +69,19 @@ extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_const
   const int columns = int(a.D) * G * H;
   const int column = blockIdx.x * 32 + threadIdx.x % 32;
   const int d = column / (G * H), slot = column / H % G, unit = column % H;
-  const i64 rows = a.T * a.N;
+  // Row (t, n) and how far it is to the thread's next.
+  const i64 first = i64(blockIdx.y) * 8 + threadIdx.x / 32, stride = i64(gridDim.y) * 8;
+  int t = first / a.N, n = first % a.N;
+  const int more_t = stride / a.N, more_n = stride % a.N;
   V bias = V(0), peephole = V(0), second = V(0);
   if (column < columns) {
-    for (i64 row = i64(blockIdx.y) * 8 + threadIdx.x / 32; row < rows; row += i64(gridDim.y) * 8) {
+    for (i64 row = first; row < a.T * a.N; row += stride) {
       const V du = E::load(a.du[((row * a.D + d) * G + slot) * HP + unit]);
       if (which & 1) bias += a.dx != nullptr ? E::load(a.dx[row * columns + column]) : du;
       if ((which & 4) && slot == SLOT[G - 1]) second += du;
       if constexpr (Cell::peephole) {
         if (which & 2) {
-          const i64 t = row / a.N;
-          const Spot spot(a, d, row % a.N, unit);
+          const Spot spot(a, d, n, unit);
           Part part;
           part.fetch(a, spot, t, length_of(a, spot.n));
           V seen = V(0);
@@ -78,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_const
             if (Cell::output_sees_new_cell && slot == SLOT[G - 1]) {
               seen = read<E>(a.cell, Moment(a, t).units + spot.unit_at);
             } else if (part.reset == 0) {
-              const i64 t_before = (a.backwards >> d) & 1 ? t + 1 : t - 1;
+              const int t_before = (a.backwards >> d) & 1 ? t + 1 : t - 1;
               const bool came = t_before >= 0 && t_before < part.length;
               seen = came ? read<E>(a.cell, Moment(a, t_before).units + spot.unit_at) : initial(a.init_cell, spot);
             }
@@ -86,6 +97,8 @@ extern "C" __global__ void __launch_bounds__(256) column_sums(const __grid_const
           peephole += du * seen;
         }
       }
+      t += more_t, n += more_n;
+      if (n >= int(a.N)) n -= int(a.N), ++t;
     }
   }
   sums[0][threadIdx.x / 32][threadIdx.x % 32] = bias;

@@ -12,6 +12,7 @@ from itertools import pairwise
 from gatewise.engines.cuda.planner import Plan
 
 MACHINE = "H200"
+_SM_COUNT = 132
 _KB = 1024
 # Bytes of state of the whole batch: microseconds with the batch divided over 1, 2 and 4 groups of blocks.
 _GRID_GROUPS = (1, 2, 4)
@@ -47,10 +48,11 @@ def _between(table: dict[int, tuple[float, ...]], size: float, column: int) -> f
 def floor(plan: Plan, N: int, machine: str) -> float | None:
     """Microseconds of a forward step's exchange for N rows, cut as the plan cuts it.
 
-    None where there is no exchange (one block holds R), for sizes that were not measured, and on other machines.
+    None where there is no exchange (one block holds R) or not all rows run at once, for sizes that were not measured, and on
+    other machines.
     """
     tiling = plan.tiling
-    if tiling is None or MACHINE not in machine or plan.family == "block":
+    if tiling is None or MACHINE not in machine or plan.family == "block" or tiling.groups * tiling.blocks > _SM_COUNT:
         return None
     row_bytes = tiling.H * tiling.element_bytes
     if plan.family == "cluster":

@@ -28,7 +28,7 @@ _MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instr
 _GRID, _CLUSTER = 0.36, 1.2  # microseconds for an exchange through L2 and within a cluster
 _PER_BLOCK = 0.0093  # ... and for each block that takes part
 _PASS = 0.44  # ... for a pass, however little it does
-_FOLD = 0.1  # ... for sums that are added up in two steps
+_FOLD = 0.5  # ... for sums that are added up in two steps
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
@@ -175,7 +175,9 @@ def _candidates(
                         continue
                     passes = ceil_div(per_group, column_tiles)
                     groups = ceil_div(tiles_of_rows, passes * column_tiles)
-                    for folded in (False, True) if not on_chip and passes == 1 and warps_m < WARPS else (False,):
+                    # Worth it only where the sums take much memory.
+                    may_fold = not on_chip and passes == 1 and warps_m < WARPS and column_tiles > 1
+                    for folded in (False, True) if may_fold else (False,):
                         tiling = Tiling(
                             cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups,
                             folded,
