@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import gatewise
 from cuda_samples import kernel_jobs, sample
 from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM
 from gatewise.engines import cuda
-from gatewise.engines.cuda import compiler, driver, kernels, planner, warm
+from gatewise.engines.cuda import compiler, driver, kernels, planner, products, warm
 from gatewise.engines.cuda.planner import Wish, choose, family_of, wish
 from gatewise.engines.cuda.tiling import REGISTERS, THREADS
 
@@ -94,6 +95,31 @@ def test_much_work_is_left_to_a_library_if_there_is_one(found: bool, monkeypatch
         plan = choose(LSTM, backward, 64, 512, 1, "bfloat16", False, driver.H200, Wish())
         assert plan.tiling is not None, plan.explanation
     choose.cache_clear()
+
+
+def test_blocks_look_for_results_when_they_can_be_there() -> None:
+    def looks_after(N: int, H: int, family: str = "grid", backward: bool = False) -> int:
+        tiling = choose(LSTM, backward, N, H, 1, "bfloat16", False, driver.H200, Wish(family)).tiling
+        assert tiling is not None
+        return tiling.look_after(N, 1)
+
+    assert looks_after(1, 512) == 0  # so little is read that looking early is no harm
+    assert 0 < looks_after(16, 1024) < looks_after(16, 1024, backward=True) < looks_after(64, 1024)
+    assert looks_after(16, 128, "cluster") == 0  # a barrier says when
+
+
+def test_long_gradient_products_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_split(N: int, H: int, backward: bool = True) -> bool:
+        return kernels.StepsCut(LSTM, N, H, 1, backward).split
+
+    assert is_split(256, 1024)
+    assert is_split(64, 2048)
+    assert not is_split(4096, 256)  # its result keeps the GPU busy
+    assert not is_split(256, 1024, backward=False)
+    monkeypatch.setattr(products, "array_kernels", lambda *_: {"multiply": ctypes.c_void_p(1)})
+    three = products.Product(4, 4, 8, 8, False, 4, False, 4, "float32", "float32", True, 3, (8, 32, 16))
+    parts = products.plain(0, three, 0, 0, 0)
+    assert [[rows[i][0] for i in range(3)] for _, rows in parts] == [[0, 0, 0], [32, 128, 64], [64, 256, 128]]
 
 
 def test_exact_products_are_not_given_to_tensor_cores() -> None:

@@ -4,7 +4,7 @@
 
 namespace gatewise {
 
-// Shared memory, in this order; the planner computes the same total (tiling.py, shared_bytes):
+// Shared memory, in this order; the planner computes the total (tiling.py, shared_bytes):
 // - weights: each lane reads only what it wrote itself;
 // - reduction: two buffers by turns. A product's sums are written, a barrier of the block, then read (product.cuh); they are
 //   overwritten two products later, after the barrier of the product between. If FOLDED, one buffer: it is overwritten by the
@@ -26,7 +26,13 @@ constexpr int REDUCTION_BYTES = (FOLDED ? 1 : 2) * REDUCTION * 8;
 constexpr int LENGTHS_BYTES = PASSES * PASS_ROWS * 4;  // read at every step, from where it takes no time
 constexpr bool CARRY_HELD = FOLDED && PAIRS == 1;  // in registers
 constexpr int CARRY_BYTES = CARRY_HELD ? 0 : PAIRS * THREADS * 2 * CARRIED * 4;  // of a pass
+template <int PHASE>
+constexpr int exchange_room() {
+  return ON_CHIP ? 2 * PASSES * PASS_ROWS * shared_pitch<PHASE>() : 0;
+}
+constexpr int EXCHANGE_BYTES = exchange_room<0>() + (PHASES == 2 ? exchange_room<LAST>() : 0);
 static_assert(PHASES <= 2);
+static_assert(WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES + PASSES * CARRY_BYTES + EXCHANGE_BYTES == GATEWISE_SHARED_BYTES);
 
 struct Block {
   const Arguments& a;

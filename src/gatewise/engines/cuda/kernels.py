@@ -73,6 +73,7 @@ def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
         "GATEWISE_PASSES": str(tiling.passes),
         "GATEWISE_EXCHANGE_ON_CHIP": str(int(tiling.on_chip)),
         "GATEWISE_FOLDED": str(int(tiling.folded)),
+        "GATEWISE_SHARED_BYTES": str(tiling.shared_bytes),
         "GATEWISE_HELD_CHUNKS": ",".join(map(str, tiling.held)),
         "GATEWISE_SHARED_CHUNKS": ",".join(map(str, tiling.shared)),
     }
