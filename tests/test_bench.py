@@ -137,7 +137,7 @@ def test_variants_and_linearity_are_reported():
         cells=("lstm", "gru"),
         modes=("forward",),
         loops=(TorchLoop(compiled=False),),
-        variants_shape=SHAPES[0],
+        variants_shapes=SHAPES[:1],
         linearity_shapes=linear,
     )
     assert [(row["cell"], row["variant"]) for row in report["variants"]] == [(v.cell, v.name) for v in VARIANTS]
@@ -158,7 +158,7 @@ def test_memory_is_reported():
 
 def test_missing_rivals_are_said(monkeypatch):
     without(monkeypatch, "torch", "onnxruntime")
-    report = measured(variants=True, loops=loop_rivals(), cells=("lstm",), modes=("forward",), variants_shape=SHAPES[0])
+    report = measured(variants=True, loops=loop_rivals(), cells=("lstm",), modes=("forward",), variants_shapes=SHAPES[:1])
     assert set(report["rivals"]) == {"gatewise"}
     assert [note.split(" is not measured: ")[0] for note in report["notes"]] == [
         "torch",
@@ -180,7 +180,7 @@ def test_a_failing_compiler_is_said_once(monkeypatch):
 
     monkeypatch.setattr("torch.compile", broken)
     loops = (TorchLoop(compiled=False), TorchLoop(compiled=True))
-    report = measured(standard=False, variants=True, cells=("gru",), loops=loops, variants_shape=SHAPES[0])
+    report = measured(standard=False, variants=True, cells=("gru",), loops=loops, variants_shapes=SHAPES[:1])
     assert len(report["notes"]) == 1
     assert report["notes"][0].endswith("torch.compile failed: no compiler today")
     assert all(set(row["ratio"]) == {"torch loop"} for row in report["variants"])

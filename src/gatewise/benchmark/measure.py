@@ -25,7 +25,7 @@ from .shapes import (
     PLAIN,
     STANDARD,
     VARIANTS,
-    VARIANTS_SHAPE,
+    VARIANTS_SHAPES,
     Shape,
     Variant,
     flops,
@@ -59,7 +59,7 @@ class Settings:
     linearity: bool = False
     memory: bool = False
     effort: Effort = timing.FULL
-    variants_shape: Shape = VARIANTS_SHAPE
+    variants_shapes: tuple[Shape, ...] = VARIANTS_SHAPES
     linearity_shapes: tuple[Shape, ...] = LINEARITY
     memory_shapes: tuple[Shape, ...] = MEMORY
     rivals: tuple[Rival, ...] = field(default_factory=standard_rivals)  # gatewise first
@@ -115,8 +115,8 @@ def cases(settings: Settings, report: Report) -> list[Case]:
         ]
     if settings.variants:
         found += [
-            case(f"{variant.cell} {variant.name} {mode}", _measure_variant, variant, mode)
-            for variant, mode in product(VARIANTS, modes)
+            case(f"{variant.cell} {variant.name} {shape} {mode}", _measure_variant, variant, shape, mode)
+            for shape, variant, mode in product(settings.variants_shapes, VARIANTS, modes)
             if variant.cell in cells
         ]
     if settings.linearity:
@@ -185,15 +185,15 @@ def _measure_standard(settings: Settings, report: Report, cell: str, shape: Shap
     report["standard"].append(row)
 
 
-def _measure_variant(settings: Settings, report: Report, variant: Variant, mode: str) -> None:
+def _measure_variant(settings: Settings, report: Report, variant: Variant, shape: Shape, mode: str) -> None:
     ours = settings.rivals[:1]
-    work = make_work(variant.cell, settings.variants_shape, variant)
+    work = make_work(variant.cell, shape, variant)
     entries = _agreeing(report, work, mode, _prepared(report, settings, (*ours, *settings.loops), work, mode))
-    plain = make_work(variant.cell, settings.variants_shape, PLAIN[variant.cell])
+    plain = make_work(variant.cell, shape, PLAIN[variant.cell])
     entries["plain"] = ours[0].prepare(plain, mode, settings.threads)
     entries["plain"].call()
     timings = take_turns({name: entry.call for name, entry in entries.items()}, settings.effort)
-    row = {"variant": variant.name, "cell": variant.cell, "mode": mode, **_shape_row(settings.variants_shape)}
+    row = {"variant": variant.name, "cell": variant.cell, "mode": mode, **_shape_row(shape)}
     row.update(_timed(timings))
     row["cost"] = timings[ours[0].name].median / timings["plain"].median
     del row["ratio"]["plain"]

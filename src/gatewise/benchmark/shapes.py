@@ -71,7 +71,7 @@ VARIANTS = (
     Variant("reset-before", "gru", reset_before=True),
     Variant("all at once", "gru", reset_before=True, **_ALL),
 )
-VARIANTS_SHAPE = Shape(100, 32, 256, 256)
+VARIANTS_SHAPES = (Shape(100, 32, 256, 256), Shape(200, 32, 32, 40))  # bound by products, and not
 
 LINEARITY = tuple(Shape(T, 8, 256, 256) for T in (100, 300, 1000, 3000, 10_000))
 MEMORY = (Shape(1000, 32, 256, 256), Shape(50, 32, 1024, 1024), Shape(300, 16, 256, 256, bidirectional=True))

@@ -49,7 +49,7 @@ def tables(report: Report) -> list[Table]:
     built = [
         *_standard(report),
         _summary(report),
-        _variants(report),
+        *_variants(report),
         _linearity(report),
         _memory(report),
     ]
@@ -128,8 +128,15 @@ def _summary(report: Report) -> Table:
     )
 
 
-def _variants(report: Report) -> Table:
-    loops = rivals_in(report["variants"])
+def _variants(report: Report) -> list[Table]:
+    by_shape: dict[str, list[dict[str, Any]]] = {}
+    for row in report["variants"]:
+        by_shape.setdefault(shape_of(row), []).append(row)
+    return [_variants_at(shape, rows) for shape, rows in by_shape.items()]
+
+
+def _variants_at(shape: str, measured: list[dict[str, Any]]) -> Table:
+    loops = rivals_in(measured)
     rows = [
         [
             row["cell"],
@@ -141,11 +148,10 @@ def _variants(report: Report) -> Table:
             _ratio(row["cost"]),
             *(_ratio(row["ratio"].get(name)) for name in loops),
         ]
-        for row in report["variants"]
+        for row in measured
     ]
     columns = ["cell", "variant", "mode", OURS, "plain", *loops, "cost / plain", *(f"× {name}" for name in loops)]
-    shape = f" at T,N,I,H = {shape_of(report['variants'][0])}" if rows else ""
-    return Table(f"Variants{shape}", columns, rows, words=3)
+    return Table(f"Variants at T,N,I,H = {shape}", columns, rows, words=3)
 
 
 def _linearity(report: Report) -> Table:
