@@ -125,8 +125,7 @@ class Tiling:
     def look_after(self, N: int, directions: int) -> int:
         """Cycles after handing on when a block first looks for what others handed on, as measured on an H200: looking too
         early costs a second trip to L2 and slows the writers down. Where little is read, looking all the time is fastest."""
-        rows = min(N, self.groups * self.passes * self.pass_rows)
-        read = rows * self.blocks * directions * max(self.k(phase) for phase in self.phases) * self.element_bytes
+        read = N * self.blocks * directions * max(self.k(phase) for phase in self.phases) * self.element_bytes
         if self.on_chip or read < _BUSY_BYTES:
             return 0
         return 1200 if self.column_tiles > 1 else 750 if self.backward else 650
