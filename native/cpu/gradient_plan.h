@@ -49,6 +49,7 @@ struct GradientPlan {
   Layout units;
   Grid grid;
   int team = 1;
+  bool packed = true;  // else the weights are used where they are: too few rows to repay it
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t depth[2] = {0, 0};                       // columns of du per phase
@@ -71,9 +72,10 @@ struct GradientPlan {
   int phase_of(int gate) const { return cell.phases == 2 && gate >= cell.first_gate[1] ? 1 : 0; }
   // du of a gate's block within its phase's row.
   int64_t du_column(int gate, int64_t block) const {
-    const int phase = phase_of(gate);
-    return (block * cell.gate_count[phase] + gate - cell.first_gate[phase]) * units.width;
+    return (gate - cell.first_gate[phase_of(gate)]) * units.padded + block * units.width;
   }
+  // Where in R or W the rows of a gate begin.
+  int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
   // The rows whose product with W is the source's gradient: du, or dx where they differ.
   Piece<Real> source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
@@ -95,6 +97,8 @@ struct GradientPlan {
     const double R = static_cast<double>(cell.gates * units.padded * H);
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
                        tile_rows(units.vectors));
+    packed = call.dtype != Native<Real>::dtype || call.T * N > 16;
+    if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
@@ -107,18 +111,18 @@ struct GradientPlan {
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
       du_stride[phase] = spread<Real>(depth[phase]);
-      back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
+      if (packed) back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
       du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
       if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
-        source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
+        if (packed) source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
         if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
     if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
     if (cell.needs_product) {
-      product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
+      if (packed) product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
       q.reserve(arena, chunk * N * units.padded);
     }
     if (cell.peephole) {
@@ -131,7 +135,7 @@ struct GradientPlan {
     dh.reserve(arena, N * units.padded);
     dc.reserve(arena, N * units.padded);
     if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
-    scratch.reserve(arena, team * most_rows * std::max(units.width, tile));
+    scratch.reserve(arena, packed ? team * most_rows * std::max(units.width, tile) : N * units.padded);
     packed_a.reserve(arena, team * packed_rows * k_block);
     packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
@@ -141,12 +145,11 @@ struct GradientPlan {
   }
 
   // Row k of the packed R and W is unit `lane` of gate g of a block; their columns are H or I in tiles.
-  void pack(int d, int64_t block) const {
-    const int64_t H = call.H, GH = cell.gates * H, width = units.width;
+  void pack_weights(int d, int64_t block) const {
+    const int64_t H = call.H, width = units.width, exist = std::min(width, H - block * width);
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
-      const int64_t row = d * GH + call.slot[g] * H + block * width;
-      const int64_t k = du_column(g, block), exist = std::min(width, H - block * width);
+      const int64_t row = weight_row(d, g) + block * width, k = du_column(g, block);
       // Panel by panel, so that each is written from end to end: they lie far apart, often at the same place of a cache.
       Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
       for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
@@ -163,22 +166,24 @@ struct GradientPlan {
                    lane < exist ? call.I - i : 0);
         }
       }
-      if (cell.peephole) {
-        Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
-        pack_row(to, width, call.peephole, call.dtype, row, H - block * width);
-      }
     }
-    if (cell.needs_product) {
-      const int64_t row = d * GH + call.slot[cell.gates - 1] * H + block * width;
-      const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * width * H;
-      for (int v = 0; v < units.vectors; ++v) {
-        pack_transposed(panel + v * lanes, width, call.recurrent_weight, call.dtype, row + v * lanes, H,
-                        H - block * width - v * lanes);
-      }
+    for (int v = 0; cell.needs_product && v < units.vectors; ++v) {
+      const int64_t unit = block * width + v * lanes;
+      pack_transposed(product_panels.in(arena) + ((d * units.blocks + block) * width * H + v * lanes), width,
+                      call.recurrent_weight, call.dtype, weight_row(d, cell.gates - 1) + unit, H, H - unit);
     }
-    Real* to = secondary_bias.in(arena) + d * units.padded + block * width;
-    pack_row(to, width, call.secondary_bias, call.dtype, d * H + block * width,
-             call.secondary_bias == nullptr ? 0 : H - block * width);
+  }
+
+  // All that is used step by step, for one block of one direction.
+  void pack(int d, int64_t block) const {
+    if (packed) pack_weights(d, block);
+    const int64_t width = units.width, unit = block * width, left = call.H - unit;
+    for (int g = 0; cell.peephole && g < cell.gates; ++g) {
+      Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
+      pack_row(to, width, call.peephole, call.dtype, weight_row(d, g) + unit, left);
+    }
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, width, call.secondary_bias, call.dtype, d * call.H + unit,
+             call.secondary_bias == nullptr ? 0 : left);
   }
 
   int64_t before(int d, int64_t t) const {

@@ -15,7 +15,7 @@ struct GradientSums : GradientPlan<Real> {
       Base::scratch, Base::source_panels, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
       Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
-      Base::n_block, Base::packed_rows, Base::vectors_at;
+      Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
   using Base::Base;
 
   // Where the sums of one run of `width` weight rows are, and the length of a row.
@@ -25,9 +25,12 @@ struct GradientSums : GradientPlan<Real> {
   };
   Sums sums_of(int phase, int d, int64_t run, const Piece<Real>* apart, void* result, int64_t columns, int64_t padded) const {
     if (!in_place(columns)) return {apart[phase].in(arena) + run * units.width * padded, padded};
-    const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
-    const int64_t row = (d * cell.gates + call.slot[gate]) * call.H + run / cell.gate_count[phase] * units.width;
-    return {static_cast<Real*>(result) + row * columns, columns};
+    return {static_cast<Real*>(result) + result_row(phase, d, run) * columns, columns};
+  }
+  // The first of these rows in the weight.
+  int64_t result_row(int phase, int d, int64_t run) const {
+    const int gate = cell.first_gate[phase] + static_cast<int>(run / units.blocks);
+    return weight_row(d, gate) + run % units.blocks * units.width;
   }
 
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
@@ -129,8 +132,27 @@ struct GradientSums : GradientPlan<Real> {
     return this->template previous<false>(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
   }
 
-  // The source's gradient for this thread's share of the chunk's rows.
+  // C = du R, or dx W, with some columns of the weight as the caller gave it.
+  void unpacked_products(int phase, int d, const void* weight, int64_t width, int64_t rows, const Range& columns, const Real* A,
+                         Real* C, int64_t ldc, bool add) const {
+    for (int k = 0; k < cell.gate_count[phase]; ++k) {
+      const Real* B = static_cast<const Real*>(weight) + weight_row(d, cell.first_gate[phase] + k) * width;
+      row_products(rows, columns.size(), call.H, A + k * units.padded, du_stride[phase], B + columns.begin, width,
+                   C + columns.begin, ldc, add || k > 0);
+    }
+  }
+
+  // The source's gradient for this thread's share of the chunk's rows, or of their columns where rows are few.
   void source_gradients(int thread, int d, int64_t t0, int64_t steps) const {
+    if (!packed) {
+      const Range vectors = part(input_columns / lanes, team, thread);
+      const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
+      for (int phase = 0; phase < cell.phases; ++phase) {
+        unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena),
+                          static_cast<Real*>(call.d_source) + t0 * call.N * call.I, call.I, phase > 0 || d > 0);
+      }
+      return;
+    }
     const Range rows = part(steps * call.N, team, thread);
     if (rows.size() == 0) return;
     const int64_t I = call.I, first = t0 * call.N + rows.begin;
@@ -182,11 +204,10 @@ struct GradientSums : GradientPlan<Real> {
     const int64_t H = call.H, GH = cell.gates * H, width = units.width;
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Range runs = part(depth[phase] / width, team, thread);
-      for (int64_t run = runs.begin; run < runs.end; ++run) {
-        const int64_t unit = run / cell.gate_count[phase] * width;
-        const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
-        for (int64_t i = 0; i < std::min(width, H - unit); ++i) {
-          const int64_t row = d * GH + call.slot[gate] * H + unit + i, k = run * width + i;
+      const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
+      for (int64_t run = runs.begin; run < runs.end && !all_in_place; ++run) {
+        for (int64_t i = 0; i < std::min(width, H - run % units.blocks * width); ++i) {
+          const int64_t row = result_row(phase, d, run) + i, k = run * width + i;
           if (!in_place(H)) {
             write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
           }

@@ -203,6 +203,58 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
   }
 }
 
+// C[i * ldc + j] (+)= sum over k of A[i * lda + k] * B[k * ldb + j] for MR rows of A: B is read where it is, some rows at a
+// time from left to right.
+template <class Real, int MR>
+void row_sums(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc,
+              bool add) {
+  using V = Vec<Real>;
+  const auto sweep = [&](int64_t k, auto count) {
+    constexpr int deep = decltype(count)::value;
+    const auto sum_at = [&](int64_t j, auto load, auto store) {
+      typename V::Native sum[MR];
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) sum[i] = add || k > 0 ? load(C + i * ldc + j).v : typename V::Native{};
+#pragma GCC unroll 8
+      for (int r = 0; r < deep; ++r) {
+        const typename V::Native b = load(B + (k + r) * ldb + j).v;
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) sum[i] += b * A[i * lda + k + r];
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) store(C + i * ldc + j, V(sum[i]));
+    };
+    int64_t j = 0;
+    for (; j + V::lanes <= columns; j += V::lanes) {
+      sum_at(j, [](const Real* from) { return V::load(from); }, [](Real* to, const V& value) { value.store(to); });
+    }
+    if (j < columns) {
+      sum_at(j, [&](const Real* from) { return V::load_part(from, columns - j); },
+             [&](Real* to, const V& value) { value.store_part(to, columns - j); });
+    }
+  };
+  int64_t k = 0;
+  for (; k + 8 <= K; k += 8) sweep(k, std::integral_constant<int, 8>());
+  for (; k < K; ++k) sweep(k, std::integral_constant<int, 1>());
+}
+
+// The same for any number of rows.
+template <class Real>
+void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C,
+                  int64_t ldc, bool add) {
+  const Groups groups(rows, 4);
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t i = groups.begin(g);
+    const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, ldb, C + i * ldc, ldc, add); };
+    switch (groups.begin(g + 1) - i) {
+      case 1: run(row_sums<Real, 1>); break;
+      case 2: run(row_sums<Real, 2>); break;
+      case 3: run(row_sums<Real, 3>); break;
+      default: run(row_sums<Real, 4>); break;
+    }
+  }
+}
+
 // Turns `lanes` vectors into their transpose, by interleaving halves over and over.
 template <class Vector, class Mask, int LANES>
 GATEWISE_INLINE void transpose(Vector (&rows)[LANES]) {
