@@ -13,7 +13,7 @@ struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::du, Base::operand, Base::scratch, Base::chunk, Base::dh, Base::dc, Base::q, Base::watch,
-      Base::grid, Base::everyone, Base::group, Base::back_panels, Base::product_panels, Base::secondary_bias,
+      Base::grid, Base::everyone, Base::group, Base::back_panel, Base::product_panels, Base::secondary_bias,
       Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes, Base::weight_gradients, Base::source_gradients,
       Base::clear_sums, Base::hand_over_sums;
   using Base::Base;
@@ -65,7 +65,7 @@ struct GradientRun : GradientSums<Real> {
     Real* e = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
     const Groups groups(rows.size(), tile_rows(units.vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded + block * units.width) * depth[phase];
+      const Panel<Real> panel = back_panel(phase, d, block);
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
         const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);

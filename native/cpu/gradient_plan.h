@@ -90,9 +90,9 @@ struct GradientPlan {
   int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
   void plan(int threads) {
-    const int most = 2;
-    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, most));
-    wide = most;
+    wide = 2;
+    // One or two rows: wider tiles have more sums under way.
+    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, call.N <= 2 ? most_vectors : wide));
     const int64_t N = call.N, H = call.H;
     const double R = static_cast<double>(cell.gates * units.padded * H);
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
@@ -111,12 +111,14 @@ struct GradientPlan {
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
       du_stride[phase] = spread<Real>(depth[phase]);
-      if (packed) back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
+      if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
       if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
-        if (packed) source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
+        if (packed) {
+          source_panels[phase].reserve(arena, call.D * (input_columns * depth[phase] + input_tiles() * gap), call.dtype);
+        }
         if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
@@ -144,26 +146,32 @@ struct GradientPlan {
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
-  // Row k of the packed R and W is unit `lane` of gate g of a block; their columns are H or I in tiles.
+  // Panels of R, whose columns are H in blocks, and of W, whose columns are I in tiles; of both, row k belongs to column k of
+  // du. A gap after each keeps the same row of all panels from meeting at one place of the cache.
+  static constexpr int64_t gap = 3 * lanes;
+  int64_t input_tiles() const { return (input_columns + wide * lanes - 1) / (wide * lanes); }
+  Panel<Real> back_panel(int phase, int d, int64_t block) const {
+    return back_panels[phase].in(arena) + (d * units.blocks + block) * (units.width * depth[phase] + gap);
+  }
+  Panel<Real> source_panel(int phase, int d, int64_t tile) const {
+    return source_panels[phase].in(arena) + ((d * input_columns + tile * wide * lanes) * depth[phase] +
+                                             (d * input_tiles() + tile) * gap);
+  }
   void pack_weights(int d, int64_t block) const {
     const int64_t H = call.H, width = units.width, exist = std::min(width, H - block * width);
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
       const int64_t row = weight_row(d, g) + block * width, k = du_column(g, block);
-      // Panel by panel, so that each is written from end to end: they lie far apart, often at the same place of a cache.
-      Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
-      for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
-        for (int64_t lane = 0; lane < width; ++lane) {
-          pack_row(panel + lane * width, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width,
-                   lane < exist ? H - b * width : 0);
+      for (int64_t lane = 0; lane < width; ++lane) {  // row by row, as they lie in memory
+        const bool exists = lane < exist;
+        for (int64_t b = 0; b < units.blocks; ++b) {
+          pack_row(back_panel(phase, d, b) + (k + lane) * width, width, call.recurrent_weight, call.dtype,
+                   (row + lane) * H + b * width, exists ? H - b * width : 0);
         }
-      }
-      for (int64_t i = 0, tile = 0; has_input() && i < input_columns; i += tile) {
-        tile = vectors_at(i, input_columns) * lanes;
-        panel = source_panels[phase].in(arena) + ((d * input_columns + i) * depth[phase] + k * tile);
-        for (int64_t lane = 0; lane < width; ++lane) {
-          pack_row(panel + lane * tile, tile, call.input_weight, call.dtype, (row + lane) * call.I + i,
-                   lane < exist ? call.I - i : 0);
+        for (int64_t i = 0, number = 0; has_input() && i < input_columns; i += wide * lanes, ++number) {
+          const int64_t tile = vectors_at(i, input_columns) * lanes;
+          pack_row(source_panel(phase, d, number) + (k + lane) * tile, tile, call.input_weight, call.dtype,
+                   (row + lane) * call.I + i, exists ? call.I - i : 0);
         }
       }
     }

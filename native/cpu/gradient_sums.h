@@ -12,7 +12,7 @@ struct GradientSums : GradientPlan<Real> {
   using Base = GradientPlan<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::packed_a, Base::packed_b,
-      Base::scratch, Base::source_panels, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
+      Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
       Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
       Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
@@ -169,7 +169,7 @@ struct GradientSums : GradientPlan<Real> {
         for (int64_t i = 0, tile = 0; i < I; i += tile) {
           const int vectors = vectors_at(i, input_columns);
           tile = vectors * lanes;
-          const Panel<Real> panel = source_panels[phase].in(arena) + (d * input_columns + i) * K;
+          const Panel<Real> panel = source_panel(phase, d, i / (wide * lanes));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
             Real* to = out + (r + row) * I + i;

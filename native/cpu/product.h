@@ -40,6 +40,10 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) sum[i][j] = add ? Vec<Real>::load(C + i * ldc + j * lanes).v : Native{};
   }
+  // Rows from two places: the offsets of twelve from one do not fit the registers.
+  constexpr int half = MR > 8 ? MR / 2 : MR;
+  const Real* lower = PACKED ? A : A + half * lda;
+  asm("" : "+r"(lower));
   for (int64_t k = 0; k < K; ++k) {
     Native b[NV];
 #pragma GCC unroll 4
@@ -47,7 +51,7 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
     B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
+      const Real a = PACKED ? A[k * lda + i] : i < half ? A[i * lda + k] : lower[(i - half) * lda + k];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) sum[i][j] += b[j] * a;
     }
@@ -203,39 +207,53 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
   }
 }
 
-// C[i * ldc + j] (+)= sum over k of A[i * lda + k] * B[k * ldb + j] for MR rows of A: B is read where it is, some rows at a
-// time from left to right.
+// C[i * ldc + j] (+)= sum over k of A[i * lda + k] * B[k * ldb + j] for MR rows of A and NV vectors of columns: B is read
+// where it is. `load` and `store` move one vector.
+template <class Real, int MR, int NV, class Load, class Store>
+GATEWISE_INLINE void strip(int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add,
+                           Load load, Store store) {
+  using Native = typename Vec<Real>::Native;
+  constexpr int lanes = Vec<Real>::lanes;
+  Native sum[MR][NV];
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) sum[i][j] = add ? load(C + i * ldc + j * lanes).v : Native{};
+  }
+  for (int64_t k = 0; k < K; ++k, B += ldb) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) {
+      const Native b = load(B + j * lanes).v;
+#pragma GCC unroll 4
+      for (int i = 0; i < MR; ++i) sum[i][j] += b * A[i * lda + k];
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) store(C + i * ldc + j * lanes, Vec<Real>(sum[i][j]));
+  }
+}
+
+// The same for any number of columns.
 template <class Real, int MR>
-void row_sums(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc,
-              bool add) {
+void strips(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add) {
   using V = Vec<Real>;
-  const auto sweep = [&](int64_t k, auto count) {
-    constexpr int deep = decltype(count)::value;
-    const auto sum_at = [&](int64_t j, auto load, auto store) {
-      typename V::Native sum[MR];
-#pragma GCC unroll 8
-      for (int i = 0; i < MR; ++i) sum[i] = add || k > 0 ? load(C + i * ldc + j).v : typename V::Native{};
-#pragma GCC unroll 8
-      for (int r = 0; r < deep; ++r) {
-        const typename V::Native b = load(B + (k + r) * ldb + j).v;
-#pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) sum[i] += b * A[i * lda + k + r];
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < MR; ++i) store(C + i * ldc + j, V(sum[i]));
-    };
-    int64_t j = 0;
-    for (; j + V::lanes <= columns; j += V::lanes) {
-      sum_at(j, [](const Real* from) { return V::load(from); }, [](Real* to, const V& value) { value.store(to); });
-    }
-    if (j < columns) {
-      sum_at(j, [&](const Real* from) { return V::load_part(from, columns - j); },
-             [&](Real* to, const V& value) { value.store_part(to, columns - j); });
-    }
-  };
-  int64_t k = 0;
-  for (; k + 8 <= K; k += 8) sweep(k, std::integral_constant<int, 8>());
-  for (; k < K; ++k) sweep(k, std::integral_constant<int, 1>());
+  constexpr int wide = GATEWISE_VECTOR_REGISTERS / 2 / MR;
+  const auto load = [](const Real* from) { return V::load(from); };
+  const auto store = [](Real* to, const V& value) { value.store(to); };
+  int64_t j = 0;
+  for (; j + wide * V::lanes <= columns; j += wide * V::lanes) {
+    strip<Real, MR, wide>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  }
+  for (; j + wide / 2 * V::lanes <= columns; j += wide / 2 * V::lanes) {
+    strip<Real, MR, wide / 2>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  }
+  for (; j + V::lanes <= columns; j += V::lanes) strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  if (j < columns) {
+    strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, [&](const Real* from) { return V::load_part(from, columns - j); },
+                       [&](Real* to, const V& value) { value.store_part(to, columns - j); });
+  }
 }
 
 // The same for any number of rows.
@@ -247,10 +265,10 @@ void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
     const int64_t i = groups.begin(g);
     const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, ldb, C + i * ldc, ldc, add); };
     switch (groups.begin(g + 1) - i) {
-      case 1: run(row_sums<Real, 1>); break;
-      case 2: run(row_sums<Real, 2>); break;
-      case 3: run(row_sums<Real, 3>); break;
-      default: run(row_sums<Real, 4>); break;
+      case 1: run(strips<Real, 1>); break;
+      case 2: run(strips<Real, 2>); break;
+      case 3: run(strips<Real, 3>); break;
+      default: run(strips<Real, 4>); break;
     }
   }
 }
