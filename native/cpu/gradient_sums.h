@@ -96,30 +96,44 @@ struct GradientSums : GradientPlan<Real> {
     bias_gradients(thread, d, t0, steps);
   }
 
-  // Sums over rows for the bias, the peephole and the secondary bias of some blocks.
+  // to[] += the sum of some rows of du or dx, eight at a time.
+  static void add_rows(Real* to, const Real* from, int64_t from_stride, int64_t rows, int64_t columns) {
+    for (int64_t k = 0; k < rows; k += 8, from += 8 * from_stride) {
+      const int64_t count = std::min<int64_t>(8, rows - k);
+      for (int64_t at = 0; at < columns; at += lanes) {
+        Vec<Real> sum = Vec<Real>::load(to + at);
+        for (int64_t i = 0; i < count; ++i) sum = sum + Vec<Real>::load(from + i * from_stride + at);
+        sum.store(to + at);
+      }
+    }
+  }
+
+  // Sums over rows for the bias, the peephole and the secondary bias of some blocks. They lie [gate][padded]. Rows that take no
+  // part hold zeros.
   void bias_gradients(int thread, int d, int64_t t0, int64_t steps) const {
     const Range blocks = part(units.blocks, team, thread);
-    const auto add = [](Real* to, const Vec<Real>& value) { (Vec<Real>::load(to) + value).store(to); };
+    const int64_t first = blocks.begin * units.width, columns = blocks.size() * units.width;
+    for (int g = 0; g < cell.gates; ++g) {
+      const int phase = phase_of(g);
+      const int64_t column = du_column(g, blocks.begin);
+      add_rows(d_bias.in(arena) + g * units.padded + first, source_rows(phase).in(arena) + column, du_stride[phase],
+               steps * call.N, columns);
+      if (g == cell.gates - 1 && cell.needs_product) {
+        add_rows(d_secondary_bias.in(arena) + first, du[phase].in(arena) + column, du_stride[phase], steps * call.N, columns);
+      }
+      if (cell.peephole) peephole_gradients(g, {first, std::min(first + columns, call.H)}, d, t0, steps);
+    }
+  }
+
+  void peephole_gradients(int g, const Range& range, int d, int64_t t0, int64_t steps) const {
+    const int64_t column = g * units.padded;
     for (int64_t k = 0; k < steps * call.N; ++k) {
       const int64_t t = t0 + k / call.N, n = k % call.N;
       if (!call.active(t, n)) continue;
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        for (int g = 0; g < cell.gates; ++g) {
-          const int phase = phase_of(g);
-          const bool output = g == cell.gates - 1;
-          const int64_t row = k * du_stride[phase] + du_column(g, block);
-          const Real* u = du[phase].in(arena) + row;
-          const Real* x = source_rows(phase).in(arena) + row;
-          const int64_t place = block * block_columns() + g * units.width;
-          for (int64_t at = 0; at < units.width; at += lanes) {
-            const int64_t unit = block * units.width + at;
-            add(d_bias.in(arena) + place + at, Vec<Real>::load(x + at));
-            if (output && cell.needs_product) add(d_secondary_bias.in(arena) + unit, Vec<Real>::load(u + at));
-            if (cell.peephole && unit < call.H) {
-              add(d_peephole.in(arena) + place + at, Vec<Real>::load(u + at) * seen_cell(d, t, n, unit, output));
-            }
-          }
-        }
+      for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
+        Real* to = d_peephole.in(arena) + column + unit;
+        const Vec<Real> u = Vec<Real>::load(du[0].in(arena) + k * du_stride[0] + column + unit);
+        (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
       }
     }
   }
@@ -193,11 +207,15 @@ struct GradientSums : GradientPlan<Real> {
   // The sums of this thread's share of the blocks: set to 0, and handed over at the end.
   void clear_sums(int thread) const {
     const Range blocks = part(units.blocks, team, thread);
-    const Range columns{blocks.begin * block_columns(), blocks.end * block_columns()};
-    std::fill(d_bias.in(arena) + columns.begin, d_bias.in(arena) + columns.end, Real(0));
-    if (cell.peephole) std::fill(d_peephole.in(arena) + columns.begin, d_peephole.in(arena) + columns.end, Real(0));
-    std::fill(d_secondary_bias.in(arena) + blocks.begin * units.width, d_secondary_bias.in(arena) + blocks.end * units.width,
-              Real(0));
+    const auto clear = [&](const Piece<Real>& sums, int gates) {
+      for (int g = 0; g < gates; ++g) {
+        Real* row = sums.in(arena) + g * units.padded;
+        std::fill(row + blocks.begin * units.width, row + blocks.end * units.width, Real(0));
+      }
+    };
+    clear(d_bias, cell.gates);
+    if (cell.peephole) clear(d_peephole, cell.gates);
+    clear(d_secondary_bias, 1);
   }
 
   void hand_over_sums(int thread, int d) const {
@@ -221,7 +239,7 @@ struct GradientSums : GradientPlan<Real> {
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const int64_t count = std::min(width, H - block * width);
       for (int g = 0; g < cell.gates; ++g) {
-        const int64_t to = d * GH + call.slot[g] * H + block * width, from = block * block_columns() + g * width;
+        const int64_t to = d * GH + call.slot[g] * H + block * width, from = g * units.padded + block * width;
         if (call.d_bias != nullptr) write_run(call.d_bias, call.dtype, to, d_bias.in(arena) + from, count);
         if (call.d_peephole != nullptr) write_run(call.d_peephole, call.dtype, to, d_peephole.in(arena) + from, count);
       }
