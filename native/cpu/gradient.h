@@ -14,8 +14,8 @@ struct GradientRun : GradientSums<Real> {
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::du, Base::operand, Base::scratch, Base::chunk, Base::dh, Base::dc, Base::q, Base::watch,
       Base::grid, Base::everyone, Base::group, Base::back_panel, Base::product_panels, Base::secondary_bias,
-      Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes, Base::weight_gradients, Base::source_gradients,
-      Base::clear_sums, Base::hand_over_sums;
+      Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes,
+      Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::hand_over_sums;
   using Base::Base;
 
   // Gradients that arrive at the final state and cell.
@@ -58,7 +58,9 @@ struct GradientRun : GradientSums<Real> {
       unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), {first, first + columns},
                         A + rows.begin * du_stride[phase], e + rows.begin * units.padded, units.padded, false);
       for (int64_t n = rows.begin; n < rows.end; ++n) {
-        for (int64_t block = blocks.begin; block < blocks.end; ++block) then(block, n, 1, e + n * units.padded + block * units.width);
+        for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+          then(block, n, 1, e + n * units.padded + block * units.width);
+        }
       }
       return;
     }
