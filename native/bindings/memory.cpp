@@ -3,17 +3,22 @@
 // and gives it back to the same one, whenever the array dies (NEP 49).
 #include "bindings/memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <iterator>
+#include <list>
 #include <map>
 #include <mutex>
-#include <vector>
 
 namespace gatewise {
 namespace {
 
-constexpr size_t most_kept = size_t(1) << 28;      // in all; then everything kept is freed
-constexpr size_t alignment = 64;                   // a cache line and the widest vector
+constexpr size_t most_kept = size_t(1) << 28;  // in all; then what was given back first is freed
+constexpr size_t alignment = 64;               // a cache line and the widest vector
+constexpr size_t huge_page = size_t(2) << 20;
 
 // The block's true size: an eighth of a power of two, so that sizes that differ a little share blocks.
 size_t capacity(size_t size) {
@@ -28,23 +33,23 @@ class Pool {
     if (size < worth_keeping) return std::malloc(size);
     size = capacity(size);
     if (void* found = kept(size)) return found;
+    const bool large = size >= 2 * huge_page;
     void* block = nullptr;
-    return posix_memalign(&block, alignment, size) == 0 ? block : nullptr;
+    if (posix_memalign(&block, large ? huge_page : alignment, size) != 0) return nullptr;
+#if defined(MADV_HUGEPAGE)
+    if (large) madvise(block, size, MADV_HUGEPAGE);
+#endif
+    return block;
   }
 
   void give_back(void* block, size_t size) {
     if (size < worth_keeping || block == nullptr) return std::free(block);
     size = capacity(size);
+    if (size > most_kept) return std::free(block);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (kept_ + size > most_kept) {
-      for (auto& [bytes, blocks] : free_) {
-        for (void* each : blocks) std::free(each);
-        blocks.clear();
-      }
-      kept_ = 0;
-      if (size > most_kept) return std::free(block);
-    }
-    free_[size].push_back(block);
+    while (kept_ + size > most_kept) forget_oldest();
+    blocks_.push_back({block, size});
+    free_[size].push_back(std::prev(blocks_.end()));
     kept_ += size;
   }
 
@@ -54,18 +59,34 @@ class Pool {
   }
 
  private:
+  struct Block {
+    void* memory;
+    size_t size;
+  };
+
   void* kept(size_t size) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto blocks = free_.find(size);
-    if (blocks == free_.end() || blocks->second.empty()) return nullptr;
-    void* block = blocks->second.back();
-    blocks->second.pop_back();
-    kept_ -= size;
-    return block;
+    const auto found = free_.find(size);
+    if (found == free_.end() || found->second.empty()) return nullptr;
+    const auto newest = found->second.back();
+    found->second.pop_back();
+    return leave(newest);
+  }
+  void forget_oldest() {
+    const auto oldest = blocks_.begin();
+    free_[oldest->size].pop_front();
+    std::free(leave(oldest));
+  }
+  void* leave(std::list<Block>::iterator block) {
+    void* memory = block->memory;
+    kept_ -= block->size;
+    blocks_.erase(block);
+    return memory;
   }
 
   std::mutex mutex_;
-  std::map<size_t, std::vector<void*>> free_;
+  std::list<Block> blocks_;  // from the oldest to the newest
+  std::map<size_t, std::deque<std::list<Block>::iterator>> free_;  // by size, in the same order
   size_t kept_ = 0;
 };
 

@@ -216,7 +216,9 @@ struct ForwardRun {
   // Input products of steps t0..t1-1 for some rows and blocks, into `to`: row (t - t0) * rows.size() + n - rows.begin.
   void input_products(int thread, int d, int64_t t0, int64_t t1, const Range& rows, const Range& blocks, Real* to) const {
     const int64_t total = (t1 - t0) * rows.size(), I = call.I;
-    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && a_stride == I;
+    // Rows of the source where they are, unless they lie on top of each other in the cache.
+    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && I * sizeof(Real) % 2048 != 0;
+    const int64_t lda = direct ? I : a_stride;
     Real* own = gathered.in(arena) + thread * a_rows * a_stride;
     for (int64_t done = 0; done < total; done += a_rows) {
       const int64_t count = std::min(a_rows, total - done);
@@ -231,7 +233,7 @@ struct ForwardRun {
       }
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
         if (!packed) {
-          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, a_stride,
+          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, lda,
                             to + done * x_stride + block * block_columns(), x_stride);
           continue;
         }
@@ -239,7 +241,7 @@ struct ForwardRun {
         const Tiles tiles = input_tiles(block);
         for (int tile = 0; tile < tiles.count; ++tile) {
           const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
-          panel_product(count, I, A, a_stride, input_panel(thread, d, block) + I * column, tiles.vectors,
+          panel_product(count, I, A, lda, input_panel(thread, d, block) + I * column, tiles.vectors,
                         to + done * x_stride + block * block_columns() + column, x_stride, false);
         }
       }

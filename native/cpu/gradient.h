@@ -13,9 +13,9 @@ struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::du, Base::operand, Base::scratch, Base::chunk, Base::dh, Base::dc, Base::q, Base::watch,
-      Base::grid, Base::everyone, Base::group, Base::back_panels, Base::product_panels, Base::secondary_bias,
-      Base::has_input, Base::before, Base::pack, Base::lanes, Base::weight_gradients, Base::source_gradients,
-      Base::clear_sums, Base::hand_over_sums;
+      Base::grid, Base::everyone, Base::group, Base::back_panel, Base::product_panels, Base::secondary_bias,
+      Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes,
+      Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::hand_over_sums;
   using Base::Base;
 
   // Gradients that arrive at the final state and cell.
@@ -51,11 +51,23 @@ struct GradientRun : GradientSums<Real> {
   // e = du R for some rows and blocks of one phase, each block handed to `then(block, first row, rows, e)`.
   template <class Then>
   void back_product(int thread, int phase, int d, int64_t slot, const Range& rows, const Range& blocks, Then then) const {
-    Real* e = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
     const Real* A = du[phase].in(arena) + slot * call.N * du_stride[phase];
+    if (!packed) {
+      const int64_t first = blocks.begin * units.width, columns = std::min(blocks.end * units.width, call.H) - first;
+      Real* e = scratch.in(arena);
+      unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), {first, first + columns},
+                        A + rows.begin * du_stride[phase], e + rows.begin * units.padded, units.padded, false);
+      for (int64_t n = rows.begin; n < rows.end; ++n) {
+        for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+          then(block, n, 1, e + n * units.padded + block * units.width);
+        }
+      }
+      return;
+    }
+    Real* e = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
     const Groups groups(rows.size(), tile_rows(units.vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded + block * units.width) * depth[phase];
+      const Panel<Real> panel = back_panel(phase, d, block);
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
         const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);
@@ -88,10 +100,16 @@ struct GradientRun : GradientSums<Real> {
     for (int64_t slot = 0; slot < steps; ++slot) {
       const int64_t row = slot * call.N + rows.begin;
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
+        const Real* A = operand[0].in(arena) + row * stride;
         Real* to = q.in(arena) + row * units.padded + block * units.width;
-        panel_product(rows.size(), call.H, operand[0].in(arena) + row * stride, stride, panel, units.vectors, to, units.padded,
-                      false);
+        if (packed) {
+          const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
+          panel_product(rows.size(), call.H, A, stride, panel, units.vectors, to, units.padded, false);
+        } else {
+          const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
+          dot_products(rows.size(), std::min(units.width, call.H - unit), call.H, A, stride,
+                       static_cast<const Real*>(call.recurrent_weight) + first * call.H, to, units.padded);
+        }
         const Real* b2 = secondary_bias.in(arena) + d * units.padded + block * units.width;
         for (int64_t n = 0; n < rows.size(); ++n) {
           for (int64_t at = 0; at < units.width; at += lanes) {

@@ -49,6 +49,7 @@ struct GradientPlan {
   Layout units;
   Grid grid;
   int team = 1;
+  bool packed = true;  // else the weights are used where they are: too few rows to repay it
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t depth[2] = {0, 0};                       // columns of du per phase
@@ -71,9 +72,10 @@ struct GradientPlan {
   int phase_of(int gate) const { return cell.phases == 2 && gate >= cell.first_gate[1] ? 1 : 0; }
   // du of a gate's block within its phase's row.
   int64_t du_column(int gate, int64_t block) const {
-    const int phase = phase_of(gate);
-    return (block * cell.gate_count[phase] + gate - cell.first_gate[phase]) * units.width;
+    return (gate - cell.first_gate[phase_of(gate)]) * units.padded + block * units.width;
   }
+  // Where in R or W the rows of a gate begin.
+  int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
   // The rows whose product with W is the source's gradient: du, or dx where they differ.
   Piece<Real> source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
@@ -88,13 +90,15 @@ struct GradientPlan {
   int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
   void plan(int threads) {
-    const int most = 2;
-    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, most));
-    wide = most;
+    wide = 2;
+    // One or two rows: wider tiles have more sums under way.
+    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, call.N <= 2 ? most_vectors : wide));
     const int64_t N = call.N, H = call.H;
     const double R = static_cast<double>(cell.gates * units.padded * H);
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
                        tile_rows(units.vectors));
+    packed = call.dtype != Native<Real>::dtype || call.T * N > 16;
+    if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
@@ -107,18 +111,20 @@ struct GradientPlan {
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
       du_stride[phase] = spread<Real>(depth[phase]);
-      back_panels[phase].reserve(arena, call.D * units.padded * depth[phase], call.dtype);
+      if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, chunk * N * stride);
       if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
       if (has_input()) {
-        source_panels[phase].reserve(arena, call.D * input_columns * depth[phase], call.dtype);
+        if (packed) {
+          source_panels[phase].reserve(arena, call.D * (input_columns * depth[phase] + input_tiles() * gap), call.dtype);
+        }
         if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
       }
     }
     if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
     if (cell.needs_product) {
-      product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
+      if (packed) product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
       q.reserve(arena, chunk * N * units.padded);
     }
     if (cell.peephole) {
@@ -131,7 +137,7 @@ struct GradientPlan {
     dh.reserve(arena, N * units.padded);
     dc.reserve(arena, N * units.padded);
     if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
-    scratch.reserve(arena, team * most_rows * std::max(units.width, tile));
+    scratch.reserve(arena, packed ? team * most_rows * std::max(units.width, tile) : N * units.padded);
     packed_a.reserve(arena, team * packed_rows * k_block);
     packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
@@ -140,45 +146,52 @@ struct GradientPlan {
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
-  // Row k of the packed R and W is unit `lane` of gate g of a block; their columns are H or I in tiles.
-  void pack(int d, int64_t block) const {
-    const int64_t H = call.H, GH = cell.gates * H, width = units.width;
+  // Panels of R, whose columns are H in blocks, and of W, whose columns are I in tiles; of both, row k belongs to column k of
+  // du. A gap after each keeps the same row of all panels from meeting at one place of the cache.
+  static constexpr int64_t gap = 3 * lanes;
+  int64_t input_tiles() const { return (input_columns + wide * lanes - 1) / (wide * lanes); }
+  Panel<Real> back_panel(int phase, int d, int64_t block) const {
+    return back_panels[phase].in(arena) + (d * units.blocks + block) * (units.width * depth[phase] + gap);
+  }
+  Panel<Real> source_panel(int phase, int d, int64_t tile) const {
+    return source_panels[phase].in(arena) + ((d * input_columns + tile * wide * lanes) * depth[phase] +
+                                             (d * input_tiles() + tile) * gap);
+  }
+  void pack_weights(int d, int64_t block) const {
+    const int64_t H = call.H, width = units.width, exist = std::min(width, H - block * width);
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
-      const int64_t row = d * GH + call.slot[g] * H + block * width;
-      const int64_t k = du_column(g, block), exist = std::min(width, H - block * width);
-      // Panel by panel, so that each is written from end to end: they lie far apart, often at the same place of a cache.
-      Panel<Real> panel = back_panels[phase].in(arena) + (d * units.padded * depth[phase] + k * width);
-      for (int64_t b = 0; b < units.blocks; ++b, panel = panel + depth[phase] * width) {
-        for (int64_t lane = 0; lane < width; ++lane) {
-          pack_row(panel + lane * width, width, call.recurrent_weight, call.dtype, (row + lane) * H + b * width,
-                   lane < exist ? H - b * width : 0);
+      const int64_t row = weight_row(d, g) + block * width, k = du_column(g, block);
+      for (int64_t lane = 0; lane < width; ++lane) {  // row by row, as they lie in memory
+        const bool exists = lane < exist;
+        for (int64_t b = 0; b < units.blocks; ++b) {
+          pack_row(back_panel(phase, d, b) + (k + lane) * width, width, call.recurrent_weight, call.dtype,
+                   (row + lane) * H + b * width, exists ? H - b * width : 0);
+        }
+        for (int64_t i = 0, number = 0; has_input() && i < input_columns; i += wide * lanes, ++number) {
+          const int64_t tile = vectors_at(i, input_columns) * lanes;
+          pack_row(source_panel(phase, d, number) + (k + lane) * tile, tile, call.input_weight, call.dtype,
+                   (row + lane) * call.I + i, exists ? call.I - i : 0);
         }
       }
-      for (int64_t i = 0, tile = 0; has_input() && i < input_columns; i += tile) {
-        tile = vectors_at(i, input_columns) * lanes;
-        panel = source_panels[phase].in(arena) + ((d * input_columns + i) * depth[phase] + k * tile);
-        for (int64_t lane = 0; lane < width; ++lane) {
-          pack_row(panel + lane * tile, tile, call.input_weight, call.dtype, (row + lane) * call.I + i,
-                   lane < exist ? call.I - i : 0);
-        }
-      }
-      if (cell.peephole) {
-        Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
-        pack_row(to, width, call.peephole, call.dtype, row, H - block * width);
-      }
     }
-    if (cell.needs_product) {
-      const int64_t row = d * GH + call.slot[cell.gates - 1] * H + block * width;
-      const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * width * H;
-      for (int v = 0; v < units.vectors; ++v) {
-        pack_transposed(panel + v * lanes, width, call.recurrent_weight, call.dtype, row + v * lanes, H,
-                        H - block * width - v * lanes);
-      }
+    for (int v = 0; cell.needs_product && v < units.vectors; ++v) {
+      const int64_t unit = block * width + v * lanes;
+      pack_transposed(product_panels.in(arena) + ((d * units.blocks + block) * width * H + v * lanes), width,
+                      call.recurrent_weight, call.dtype, weight_row(d, cell.gates - 1) + unit, H, H - unit);
     }
-    Real* to = secondary_bias.in(arena) + d * units.padded + block * width;
-    pack_row(to, width, call.secondary_bias, call.dtype, d * H + block * width,
-             call.secondary_bias == nullptr ? 0 : H - block * width);
+  }
+
+  // All that is used step by step, for one block of one direction.
+  void pack(int d, int64_t block) const {
+    if (packed) pack_weights(d, block);
+    const int64_t width = units.width, unit = block * width, left = call.H - unit;
+    for (int g = 0; cell.peephole && g < cell.gates; ++g) {
+      Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
+      pack_row(to, width, call.peephole, call.dtype, weight_row(d, g) + unit, left);
+    }
+    pack_row(secondary_bias.in(arena) + d * units.padded + unit, width, call.secondary_bias, call.dtype, d * call.H + unit,
+             call.secondary_bias == nullptr ? 0 : left);
   }
 
   int64_t before(int d, int64_t t) const {

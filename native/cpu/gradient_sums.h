@@ -12,10 +12,10 @@ struct GradientSums : GradientPlan<Real> {
   using Base = GradientPlan<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::packed_a, Base::packed_b,
-      Base::scratch, Base::source_panels, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
+      Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
       Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
-      Base::n_block, Base::packed_rows, Base::vectors_at;
+      Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
   using Base::Base;
 
   // Where the sums of one run of `width` weight rows are, and the length of a row.
@@ -25,9 +25,12 @@ struct GradientSums : GradientPlan<Real> {
   };
   Sums sums_of(int phase, int d, int64_t run, const Piece<Real>* apart, void* result, int64_t columns, int64_t padded) const {
     if (!in_place(columns)) return {apart[phase].in(arena) + run * units.width * padded, padded};
-    const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
-    const int64_t row = (d * cell.gates + call.slot[gate]) * call.H + run / cell.gate_count[phase] * units.width;
-    return {static_cast<Real*>(result) + row * columns, columns};
+    return {static_cast<Real*>(result) + result_row(phase, d, run) * columns, columns};
+  }
+  // The first of these rows in the weight.
+  int64_t result_row(int phase, int d, int64_t run) const {
+    const int gate = cell.first_gate[phase] + static_cast<int>(run / units.blocks);
+    return weight_row(d, gate) + run % units.blocks * units.width;
   }
 
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
@@ -93,30 +96,44 @@ struct GradientSums : GradientPlan<Real> {
     bias_gradients(thread, d, t0, steps);
   }
 
-  // Sums over rows for the bias, the peephole and the secondary bias of some blocks.
+  // to[] += the sum of some rows of du or dx, eight at a time.
+  static void add_rows(Real* to, const Real* from, int64_t from_stride, int64_t rows, int64_t columns) {
+    for (int64_t k = 0; k < rows; k += 8, from += 8 * from_stride) {
+      const int64_t count = std::min<int64_t>(8, rows - k);
+      for (int64_t at = 0; at < columns; at += lanes) {
+        Vec<Real> sum = Vec<Real>::load(to + at);
+        for (int64_t i = 0; i < count; ++i) sum = sum + Vec<Real>::load(from + i * from_stride + at);
+        sum.store(to + at);
+      }
+    }
+  }
+
+  // Sums over rows for the bias, the peephole and the secondary bias of some blocks. They lie [gate][padded]. Rows that take no
+  // part hold zeros.
   void bias_gradients(int thread, int d, int64_t t0, int64_t steps) const {
     const Range blocks = part(units.blocks, team, thread);
-    const auto add = [](Real* to, const Vec<Real>& value) { (Vec<Real>::load(to) + value).store(to); };
+    const int64_t first = blocks.begin * units.width, columns = blocks.size() * units.width;
+    for (int g = 0; g < cell.gates; ++g) {
+      const int phase = phase_of(g);
+      const int64_t column = du_column(g, blocks.begin);
+      add_rows(d_bias.in(arena) + g * units.padded + first, source_rows(phase).in(arena) + column, du_stride[phase],
+               steps * call.N, columns);
+      if (g == cell.gates - 1 && cell.needs_product) {
+        add_rows(d_secondary_bias.in(arena) + first, du[phase].in(arena) + column, du_stride[phase], steps * call.N, columns);
+      }
+      if (cell.peephole) peephole_gradients(g, {first, std::min(first + columns, call.H)}, d, t0, steps);
+    }
+  }
+
+  void peephole_gradients(int g, const Range& range, int d, int64_t t0, int64_t steps) const {
+    const int64_t column = g * units.padded;
     for (int64_t k = 0; k < steps * call.N; ++k) {
       const int64_t t = t0 + k / call.N, n = k % call.N;
       if (!call.active(t, n)) continue;
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        for (int g = 0; g < cell.gates; ++g) {
-          const int phase = phase_of(g);
-          const bool output = g == cell.gates - 1;
-          const int64_t row = k * du_stride[phase] + du_column(g, block);
-          const Real* u = du[phase].in(arena) + row;
-          const Real* x = source_rows(phase).in(arena) + row;
-          const int64_t place = block * block_columns() + g * units.width;
-          for (int64_t at = 0; at < units.width; at += lanes) {
-            const int64_t unit = block * units.width + at;
-            add(d_bias.in(arena) + place + at, Vec<Real>::load(x + at));
-            if (output && cell.needs_product) add(d_secondary_bias.in(arena) + unit, Vec<Real>::load(u + at));
-            if (cell.peephole && unit < call.H) {
-              add(d_peephole.in(arena) + place + at, Vec<Real>::load(u + at) * seen_cell(d, t, n, unit, output));
-            }
-          }
-        }
+      for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
+        Real* to = d_peephole.in(arena) + column + unit;
+        const Vec<Real> u = Vec<Real>::load(du[0].in(arena) + k * du_stride[0] + column + unit);
+        (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
       }
     }
   }
@@ -129,8 +146,27 @@ struct GradientSums : GradientPlan<Real> {
     return this->template previous<false>(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
   }
 
-  // The source's gradient for this thread's share of the chunk's rows.
+  // C = du R, or dx W, with some columns of the weight as the caller gave it.
+  void unpacked_products(int phase, int d, const void* weight, int64_t width, int64_t rows, const Range& columns, const Real* A,
+                         Real* C, int64_t ldc, bool add) const {
+    for (int k = 0; k < cell.gate_count[phase]; ++k) {
+      const Real* B = static_cast<const Real*>(weight) + weight_row(d, cell.first_gate[phase] + k) * width;
+      row_products(rows, columns.size(), call.H, A + k * units.padded, du_stride[phase], B + columns.begin, width,
+                   C + columns.begin, ldc, add || k > 0);
+    }
+  }
+
+  // The source's gradient for this thread's share of the chunk's rows, or of their columns where rows are few.
   void source_gradients(int thread, int d, int64_t t0, int64_t steps) const {
+    if (!packed) {
+      const Range vectors = part(input_columns / lanes, team, thread);
+      const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
+      for (int phase = 0; phase < cell.phases; ++phase) {
+        unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena),
+                          static_cast<Real*>(call.d_source) + t0 * call.N * call.I, call.I, phase > 0 || d > 0);
+      }
+      return;
+    }
     const Range rows = part(steps * call.N, team, thread);
     if (rows.size() == 0) return;
     const int64_t I = call.I, first = t0 * call.N + rows.begin;
@@ -147,7 +183,7 @@ struct GradientSums : GradientPlan<Real> {
         for (int64_t i = 0, tile = 0; i < I; i += tile) {
           const int vectors = vectors_at(i, input_columns);
           tile = vectors * lanes;
-          const Panel<Real> panel = source_panels[phase].in(arena) + (d * input_columns + i) * K;
+          const Panel<Real> panel = source_panel(phase, d, i / (wide * lanes));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
             Real* to = out + (r + row) * I + i;
@@ -171,22 +207,25 @@ struct GradientSums : GradientPlan<Real> {
   // The sums of this thread's share of the blocks: set to 0, and handed over at the end.
   void clear_sums(int thread) const {
     const Range blocks = part(units.blocks, team, thread);
-    const Range columns{blocks.begin * block_columns(), blocks.end * block_columns()};
-    std::fill(d_bias.in(arena) + columns.begin, d_bias.in(arena) + columns.end, Real(0));
-    if (cell.peephole) std::fill(d_peephole.in(arena) + columns.begin, d_peephole.in(arena) + columns.end, Real(0));
-    std::fill(d_secondary_bias.in(arena) + blocks.begin * units.width, d_secondary_bias.in(arena) + blocks.end * units.width,
-              Real(0));
+    const auto clear = [&](const Piece<Real>& sums, int gates) {
+      for (int g = 0; g < gates; ++g) {
+        Real* row = sums.in(arena) + g * units.padded;
+        std::fill(row + blocks.begin * units.width, row + blocks.end * units.width, Real(0));
+      }
+    };
+    clear(d_bias, cell.gates);
+    if (cell.peephole) clear(d_peephole, cell.gates);
+    clear(d_secondary_bias, 1);
   }
 
   void hand_over_sums(int thread, int d) const {
     const int64_t H = call.H, GH = cell.gates * H, width = units.width;
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Range runs = part(depth[phase] / width, team, thread);
-      for (int64_t run = runs.begin; run < runs.end; ++run) {
-        const int64_t unit = run / cell.gate_count[phase] * width;
-        const int gate = cell.first_gate[phase] + static_cast<int>(run % cell.gate_count[phase]);
-        for (int64_t i = 0; i < std::min(width, H - unit); ++i) {
-          const int64_t row = d * GH + call.slot[gate] * H + unit + i, k = run * width + i;
+      const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
+      for (int64_t run = runs.begin; run < runs.end && !all_in_place; ++run) {
+        for (int64_t i = 0; i < std::min(width, H - run % units.blocks * width); ++i) {
+          const int64_t row = result_row(phase, d, run) + i, k = run * width + i;
           if (!in_place(H)) {
             write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
           }
@@ -200,7 +239,7 @@ struct GradientSums : GradientPlan<Real> {
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const int64_t count = std::min(width, H - block * width);
       for (int g = 0; g < cell.gates; ++g) {
-        const int64_t to = d * GH + call.slot[g] * H + block * width, from = block * block_columns() + g * width;
+        const int64_t to = d * GH + call.slot[g] * H + block * width, from = g * units.padded + block * width;
         if (call.d_bias != nullptr) write_run(call.d_bias, call.dtype, to, d_bias.in(arena) + from, count);
         if (call.d_peephole != nullptr) write_run(call.d_peephole, call.dtype, to, d_peephole.in(arena) + from, count);
       }

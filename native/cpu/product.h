@@ -40,6 +40,10 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) sum[i][j] = add ? Vec<Real>::load(C + i * ldc + j * lanes).v : Native{};
   }
+  // Rows from two places: the offsets of twelve from one do not fit the registers.
+  constexpr int half = MR > 8 ? MR / 2 : MR;
+  const Real* lower = PACKED ? A : A + half * lda;
+  asm("" : "+r"(lower));
   for (int64_t k = 0; k < K; ++k) {
     Native b[NV];
 #pragma GCC unroll 4
@@ -47,7 +51,7 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
     B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const Real a = PACKED ? A[k * lda + i] : A[i * lda + k];
+      const Real a = PACKED ? A[k * lda + i] : i < half ? A[i * lda + k] : lower[(i - half) * lda + k];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) sum[i][j] += b[j] * a;
     }
@@ -120,89 +124,6 @@ inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, c
   }
 }
 
-// The sums of the lanes of as many vectors as a vector has lanes, lane i being the sum of rows[i]: halves are interleaved
-// and added over and over.
-template <class Real, int COUNT = Vec<Real>::lanes>
-GATEWISE_INLINE typename Vec<Real>::Native sums_of_lanes(const typename Vec<Real>::Native* rows) {
-  using Native = typename Vec<Real>::Native;
-  if constexpr (COUNT == 1) {
-    return rows[0];
-  } else {
-    constexpr int lanes = Vec<Real>::lanes;
-    typename Vec<Real>::Mask low, high;
-    for (int j = 0; j < lanes; ++j) low[j] = j / 2 + j % 2 * lanes, high[j] = low[j] + lanes / 2;
-    Native half[COUNT / 2];
-#pragma GCC unroll 8
-    for (int i = 0; i < COUNT / 2; ++i) {
-      half[i] = __builtin_shuffle(rows[i], rows[i + COUNT / 2], low) + __builtin_shuffle(rows[i], rows[i + COUNT / 2], high);
-    }
-    return sums_of_lanes<Real, COUNT / 2>(half);
-  }
-}
-
-// The dot products of MR rows of A with JR rows of B, lanes not added up yet: sums[i * lanes + j].
-template <class Real, int MR, int JR>
-GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native* sums) {
-  using Native = typename Vec<Real>::Native;
-  constexpr int lanes = Vec<Real>::lanes;
-  Native sum[MR][JR] = {};
-  int64_t k = 0;
-  const auto add = [&](auto load) {
-    Native b[JR];
-#pragma GCC unroll 4
-    for (int j = 0; j < JR; ++j) b[j] = load(B + j * K + k).v;
-#pragma GCC unroll 8
-    for (int i = 0; i < MR; ++i) {
-      const Native a = load(A + i * lda + k).v;
-#pragma GCC unroll 4
-      for (int j = 0; j < JR; ++j) sum[i][j] += a * b[j];
-    }
-  };
-  for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
-  if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < JR; ++j) sums[i * lanes + j] = sum[i][j];
-  }
-}
-
-// C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
-// pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
-template <class Real, int MR>
-void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
-  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4);
-  for (int64_t column = 0; column < columns; column += lanes) {
-    typename Vec<Real>::Native sums[MR * lanes];
-    const int64_t count = std::min<int64_t>(lanes, columns - column);
-    if (count < lanes) std::fill_n(sums, MR * lanes, typename Vec<Real>::Native{});
-    int64_t j = 0;
-    for (; j + wide <= count; j += wide) dots<Real, MR, wide>(K, A, lda, B + (column + j) * K, sums + j);
-    for (; j < count; ++j) dots<Real, MR, 1>(K, A, lda, B + (column + j) * K, sums + j);
-    for (int i = 0; i < MR; ++i) Vec<Real>(sums_of_lanes<Real>(sums + i * lanes)).store(C + i * ldc + column);
-  }
-}
-
-// The same for any number of rows.
-template <class Real>
-void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
-  const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
-  for (int64_t g = 0; g < groups.count; ++g) {
-    const int64_t i = groups.begin(g);
-    const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, C + i * ldc, ldc); };
-    switch (groups.begin(g + 1) - i) {
-      case 1: run(dot_rows<Real, 1>); break;
-      case 2: run(dot_rows<Real, 2>); break;
-#if GATEWISE_VECTOR_REGISTERS == 32
-      case 3: run(dot_rows<Real, 3>); break;
-      case 4: run(dot_rows<Real, 4>); break;
-      case 5: run(dot_rows<Real, 5>); break;
-      default: run(dot_rows<Real, 6>); break;
-#endif
-    }
-  }
-}
-
 // Turns `lanes` vectors into their transpose, by interleaving halves over and over.
 template <class Vector, class Mask, int LANES>
 GATEWISE_INLINE void transpose(Vector (&rows)[LANES]) {
@@ -241,6 +162,30 @@ struct Transposed<uint16_t> {  // as many as there are floats in a vector
   typedef uint16_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
 };
 
+#if defined(__AVX512F__)
+// to[k * stride + row] = from[row * K + k], 16 by 16: loads put quarters of four rows side by side, so that only the small
+// transposes within quarters are left.
+inline void transpose_square(float* to, int64_t stride, const float* from, int64_t K) {
+  for (int k = 0; k < 16; k += 4) {
+    __m512 rows[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const auto quarter = [&](int row) { return _mm_loadu_ps(from + row * K + k); };
+      const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(quarter(i)), quarter(i + 4), 1);
+      const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(quarter(i + 8)), quarter(i + 12), 1);
+      rows[i] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+    }
+    const auto join = [&](int j, const __m512& a, const __m512& b) {
+      const __m512d low = _mm512_castps_pd(a), high = _mm512_castps_pd(b);
+      _mm512_storeu_pd(to + (k + j) * stride, _mm512_unpacklo_pd(low, high));
+      _mm512_storeu_pd(to + (k + j + 1) * stride, _mm512_unpackhi_pd(low, high));
+    };
+    join(0, _mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpacklo_ps(rows[2], rows[3]));
+    join(2, _mm512_unpackhi_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[2], rows[3]));
+  }
+}
+#endif
+
 // Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[lane * K + k]. Lanes beyond
 // `count` become 0.
 template <class Element>
@@ -250,6 +195,12 @@ void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K,
   int64_t k = 0;
   if (count >= lanes) {
     for (; k + lanes <= K; k += lanes) {
+#if defined(__AVX512F__)
+      if constexpr (std::is_same_v<Element, float>) {
+        transpose_square(to + k * stride, stride, from + k, K);
+        continue;
+      }
+#endif
       Vector rows[lanes];
       for (int lane = 0; lane < lanes; ++lane) std::memcpy(&rows[lane], from + lane * K + k, sizeof(Vector));
       transpose<Vector, typename Transposed<Element>::Mask, lanes>(rows);

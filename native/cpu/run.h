@@ -11,8 +11,8 @@
 #include <type_traits>
 
 #include "cells/cells.h"
-#include "cpu/product.h"
 #include "cpu/team.h"
+#include "cpu/unpacked.h"
 
 namespace gatewise {
 namespace GATEWISE_ISA {

@@ -7,7 +7,10 @@
 #include <cstring>
 
 #if defined(__AVX2__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"  // what GCC 12 says of its own shuffles
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 #define GATEWISE_INLINE inline __attribute__((always_inline))

@@ -1,0 +1,161 @@
+// Products with a weight as the caller gave it, for calls too short to pay for packing it: with its rows (dot_products, forward)
+// and with its columns (row_products, gradients). Every sum has an order of its own that does not depend on how the work is
+// divided.
+#pragma once
+
+#include "cpu/product.h"
+
+namespace gatewise {
+namespace GATEWISE_ISA {
+
+// The sums of the lanes of as many vectors as a vector has lanes, lane i being the sum of rows[i]: halves are interleaved
+// and added over and over.
+template <class Real, int COUNT = Vec<Real>::lanes>
+GATEWISE_INLINE typename Vec<Real>::Native sums_of_lanes(const typename Vec<Real>::Native* rows) {
+  using Native = typename Vec<Real>::Native;
+  if constexpr (COUNT == 1) {
+    return rows[0];
+  } else {
+    constexpr int lanes = Vec<Real>::lanes;
+    typename Vec<Real>::Mask low, high;
+    for (int j = 0; j < lanes; ++j) low[j] = j / 2 + j % 2 * lanes, high[j] = low[j] + lanes / 2;
+    Native half[COUNT / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT / 2; ++i) {
+      half[i] = __builtin_shuffle(rows[i], rows[i + COUNT / 2], low) + __builtin_shuffle(rows[i], rows[i + COUNT / 2], high);
+    }
+    return sums_of_lanes<Real, COUNT / 2>(half);
+  }
+}
+
+// The dot products of MR rows of A with JR rows of B, lanes not added up yet: sums[i * lanes + j].
+template <class Real, int MR, int JR>
+GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native* sums) {
+  using Native = typename Vec<Real>::Native;
+  constexpr int lanes = Vec<Real>::lanes;
+  Native sum[MR][JR] = {};
+  int64_t k = 0;
+  const auto add = [&](auto load) {
+    Native b[JR];
+#pragma GCC unroll 4
+    for (int j = 0; j < JR; ++j) b[j] = load(B + j * K + k).v;
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; ++i) {
+      const Native a = load(A + i * lda + k).v;
+#pragma GCC unroll 4
+      for (int j = 0; j < JR; ++j) sum[i][j] += a * b[j];
+    }
+  };
+  for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
+  if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < JR; ++j) sums[i * lanes + j] = sum[i][j];
+  }
+}
+
+// C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
+// pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
+template <class Real, int MR>
+void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4);
+  for (int64_t column = 0; column < columns; column += lanes) {
+    typename Vec<Real>::Native sums[MR * lanes];
+    const int64_t count = std::min<int64_t>(lanes, columns - column);
+    if (count < lanes) std::fill_n(sums, MR * lanes, typename Vec<Real>::Native{});
+    int64_t j = 0;
+    for (; j + wide <= count; j += wide) dots<Real, MR, wide>(K, A, lda, B + (column + j) * K, sums + j);
+    for (; j < count; ++j) dots<Real, MR, 1>(K, A, lda, B + (column + j) * K, sums + j);
+    for (int i = 0; i < MR; ++i) Vec<Real>(sums_of_lanes<Real>(sums + i * lanes)).store(C + i * ldc + column);
+  }
+}
+
+// The same for any number of rows.
+template <class Real>
+void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+  const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t i = groups.begin(g);
+    const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, C + i * ldc, ldc); };
+    switch (groups.begin(g + 1) - i) {
+      case 1: run(dot_rows<Real, 1>); break;
+      case 2: run(dot_rows<Real, 2>); break;
+#if GATEWISE_VECTOR_REGISTERS == 32
+      case 3: run(dot_rows<Real, 3>); break;
+      case 4: run(dot_rows<Real, 4>); break;
+      case 5: run(dot_rows<Real, 5>); break;
+      default: run(dot_rows<Real, 6>); break;
+#endif
+    }
+  }
+}
+
+// C[i * ldc + j] (+)= sum over k of A[i * lda + k] * B[k * ldb + j] for MR rows of A and NV vectors of columns: B is read
+// where it is. `load` and `store` move one vector.
+template <class Real, int MR, int NV, class Load, class Store>
+GATEWISE_INLINE void strip(int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add,
+                           Load load, Store store) {
+  using Native = typename Vec<Real>::Native;
+  constexpr int lanes = Vec<Real>::lanes;
+  Native sum[MR][NV];
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) sum[i][j] = add ? load(C + i * ldc + j * lanes).v : Native{};
+  }
+  for (int64_t k = 0; k < K; ++k, B += ldb) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) {
+      const Native b = load(B + j * lanes).v;
+#pragma GCC unroll 4
+      for (int i = 0; i < MR; ++i) sum[i][j] += b * A[i * lda + k];
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) store(C + i * ldc + j * lanes, Vec<Real>(sum[i][j]));
+  }
+}
+
+// The same for any number of columns.
+template <class Real, int MR>
+void strips(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add) {
+  using V = Vec<Real>;
+  constexpr int wide = GATEWISE_VECTOR_REGISTERS / 2 / MR;
+  const auto load = [](const Real* from) { return V::load(from); };
+  const auto store = [](Real* to, const V& value) { value.store(to); };
+  int64_t j = 0;
+  for (; j + wide * V::lanes <= columns; j += wide * V::lanes) {
+    strip<Real, MR, wide>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  }
+  for (; j + wide / 2 * V::lanes <= columns; j += wide / 2 * V::lanes) {
+    strip<Real, MR, wide / 2>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  }
+  for (; j + V::lanes <= columns; j += V::lanes) strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
+  if (j < columns) {
+    strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, [&](const Real* from) { return V::load_part(from, columns - j); },
+                       [&](Real* to, const V& value) { value.store_part(to, columns - j); });
+  }
+}
+
+// The same for any number of rows.
+template <class Real>
+void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C,
+                  int64_t ldc, bool add) {
+  const Groups groups(rows, 4);
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t i = groups.begin(g);
+    const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, ldb, C + i * ldc, ldc, add); };
+    switch (groups.begin(g + 1) - i) {
+      case 1: run(strips<Real, 1>); break;
+      case 2: run(strips<Real, 2>); break;
+      case 3: run(strips<Real, 3>); break;
+      default: run(strips<Real, 4>); break;
+    }
+  }
+}
+
+}  // namespace GATEWISE_ISA
+}  // namespace gatewise
