@@ -218,9 +218,32 @@ def test_kept_memory_is_used_again_by_arrays_of_its_size_alone() -> None:
 
 
 def test_kept_memory_has_a_limit() -> None:
+    most = cpu._native.most_kept_bytes()
+    assert 0 < most <= 2**30
     with ordinary.kept_memory():
-        blocks = [np.empty(2**20, np.int64) for _ in range(64)]  # 512 MiB, never touched
-        del blocks[:20]
-        assert cpu._native.kept_bytes() >= 160 * 2**20
+        blocks = [np.empty(most // 8, np.uint8) for _ in range(12)]  # never touched
+        del blocks[:4]
+        assert cpu._native.kept_bytes() >= most // 3
         del blocks
-    assert cpu._native.kept_bytes() <= 256 * 2**20
+    assert cpu._native.kept_bytes() <= most
+
+
+def test_kept_memory_gives_way_when_nobody_wants_it() -> None:
+    def address(array: np.ndarray) -> int:
+        return array.ctypes.data
+
+    large = cpu._native.most_kept_bytes() * 5 // 8
+    with ordinary.kept_memory():
+        for _ in range(300):  # whatever other tests left is old now
+            np.empty(20_000, np.uint8)
+        first, second = np.empty(large, np.uint8), np.empty(large, np.uint8)
+        kept = address(first)
+        del first, second  # there is room for one
+        again, other = np.empty(large, np.uint8), np.empty(large, np.uint8)
+        assert address(again) == kept
+        del again  # kept; then it lies for a long time
+        for _ in range(300):
+            np.empty(20_000, np.uint8)
+        wanted = address(other)
+        del other
+        assert address(np.empty(large, np.uint8)) == wanted

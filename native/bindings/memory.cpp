@@ -4,10 +4,13 @@
 #include "bindings/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <iterator>
 #include <list>
 #include <map>
@@ -16,7 +19,9 @@
 namespace gatewise {
 namespace {
 
-constexpr size_t most_kept = size_t(1) << 28;  // in all; then what was given back first is freed
+// What has lain this long, counted in blocks given back, gives way to others. Younger blocks stay, and what no longer fits is
+// freed: a loop whose arrays do not all fit would otherwise find none of them again.
+constexpr uint64_t long_time = 256;
 constexpr size_t alignment = 64;               // a cache line and the widest vector
 constexpr size_t huge_page = size_t(2) << 20;
 
@@ -27,8 +32,21 @@ size_t capacity(size_t size) {
   return (size + step - 1) / step * step;
 }
 
+// A sixteenth of the memory this process may use, at most a gigabyte.
+size_t share_of_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  size_t all = pages > 0 && page > 0 ? size_t(pages) * size_t(page) : 0;
+  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    size_t limit = 0;
+    if (std::ifstream(file) >> limit) all = std::min(all, limit);  // of a container; the word "max" is no limit
+  }
+  return std::min(all / 16, size_t(1) << 30);
+}
+
 class Pool {
  public:
+  const size_t most_kept = share_of_memory();
+
   void* take(size_t size) {
     if (size < worth_keeping) return std::malloc(size);
     size = capacity(size);
@@ -47,8 +65,12 @@ class Pool {
     size = capacity(size);
     if (size > most_kept) return std::free(block);
     const std::lock_guard<std::mutex> lock(mutex_);
-    while (kept_ + size > most_kept) forget_oldest();
-    blocks_.push_back({block, size});
+    ++given_back_;
+    while (kept_ + size > most_kept) {
+      if (given_back_ - blocks_.front().since < long_time) return std::free(block);
+      forget_oldest();
+    }
+    blocks_.push_back({block, size, given_back_});
     free_[size].push_back(std::prev(blocks_.end()));
     kept_ += size;
   }
@@ -62,6 +84,7 @@ class Pool {
   struct Block {
     void* memory;
     size_t size;
+    uint64_t since;  // which of all blocks that were given back it was
   };
 
   void* kept(size_t size) {
@@ -88,6 +111,7 @@ class Pool {
   std::list<Block> blocks_;  // from the oldest to the newest
   std::map<size_t, std::deque<std::list<Block>::iterator>> free_;  // by size, in the same order
   size_t kept_ = 0;
+  uint64_t given_back_ = 0;
 };
 
 Pool& pool() {
@@ -142,6 +166,7 @@ void find_numpy_memory() {
 }  // namespace
 
 size_t kept_bytes() { return pool().bytes(); }
+size_t most_kept_bytes() { return pool().most_kept; }
 
 nanobind::object use_kept_memory() {
   if (set_handler == nullptr) find_numpy_memory();

@@ -10,8 +10,9 @@ nanobind::object use_kept_memory();
 // Back to that; gives what was used before this.
 nanobind::object use_memory(nanobind::object handler);
 
-// Kept at present, for nobody yet.
+// Kept at present, for nobody yet; and at most.
 size_t kept_bytes();
+size_t most_kept_bytes();
 
 // NumPy arrays of fewer bytes are not kept.
 constexpr size_t worth_keeping = size_t(1) << 14;

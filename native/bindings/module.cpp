@@ -266,6 +266,7 @@ NB_MODULE(_native, module) {
   module.def("sums", &sums);
   module.def("use_kept_memory", &gatewise::use_kept_memory);
   module.def("kept_bytes", &gatewise::kept_bytes);
+  module.def("most_kept_bytes", &gatewise::most_kept_bytes);
   module.def("use_memory", &gatewise::use_memory);
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
