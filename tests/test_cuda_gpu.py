@@ -86,18 +86,17 @@ def test_agrees_with_the_reference(seed: int, request: pytest.FixtureRequest) ->
     wanted = [*expected, *expected_gradients]
     found = [difference(a.double().cpu().numpy(), b) for a, b in zip([*got, *got_gradients], wanted, strict=True)]
     limit = TOLERANCE[made.dtype]
-    if max(found) > limit:
-        moved = sensitivity(made, wanted)
-        if max(moved) > limit / 4:
-            tell(request, f"the rounding of its arguments alone moves this sample by {max(moved):.1e}: {made.text}")
-        assert all(worst <= max(limit, 4 * move) for worst, move in zip(found, moved, strict=True)), f"{found}: {made.text}"
-    else:
+    if max(found) <= limit:
         _worst[made.dtype] = max(*found, _worst.get(made.dtype, 0.0))
     if (seed + 1) % 50 == 0 or seed + 1 == SAMPLES:
         largest = ", ".join(f"{dtype} {worst:.1e}" for dtype, worst in sorted(_worst.items()))
         tell(request, f"{seed + 1} of {SAMPLES} samples; largest differences: {largest}")
     for a, b in zip([*got, *got_gradients], [*again, *gradients_again], strict=True):
         assert torch.equal(a, b), made.text
+    if max(found) > limit:  # no agreement; the question is whether there is a result to agree on
+        moved = sensitivity(made, wanted)
+        assert all(worst <= max(limit, 4 * move) for worst, move in zip(found, moved, strict=True)), f"{found}: {made.text}"
+        pytest.skip(f"the rounding of its arguments alone moves the reference by {max(moved):.1e}: {made.text}")
 
 
 def test_option_space() -> None:

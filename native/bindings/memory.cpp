@@ -22,7 +22,7 @@ namespace {
 // What has lain this long, counted in blocks given back, gives way to others. Younger blocks stay, and what no longer fits is
 // freed: a loop whose arrays do not all fit would otherwise find none of them again.
 constexpr uint64_t long_time = 256;
-constexpr size_t alignment = 64;               // a cache line and the widest vector
+constexpr size_t alignment = 64;  // a cache line and the widest vector
 constexpr size_t huge_page = size_t(2) << 20;
 
 // The block's true size: an eighth of a power of two, so that sizes that differ a little share blocks.

@@ -82,7 +82,7 @@ struct ForwardRun {
   Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
 
   void plan(int threads) {
-    packed = call.dtype != Native<Real>::dtype || call.T * call.N > 16;
+    packed = repays_packing<Real>(call);
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);

@@ -97,7 +97,7 @@ struct GradientPlan {
     const double R = static_cast<double>(cell.gates * units.padded * H);
     grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
                        tile_rows(units.vectors));
-    packed = call.dtype != Native<Real>::dtype || call.T * N > 16;
+    packed = repays_packing<Real>(call);
     if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;

@@ -189,6 +189,12 @@ struct Panels {
   Panel<Real> in(const Arena& arena) const { return {piece.in(arena), stored}; }
 };
 
+// Whether a call has rows enough to repay packing its weights; else they are used where they are (unpacked.h).
+template <class Real>
+bool repays_packing(const Call& call) {
+  return call.dtype != Native<Real>::dtype || call.T * call.N > 16;
+}
+
 // How a team shares one direction: `row_parts` groups of rows, each shared by `unit_parts` threads that meet at a
 // barrier after every product.
 struct Grid {

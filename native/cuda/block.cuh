@@ -96,8 +96,7 @@ struct Block {
   // Shared memory of the on-chip exchange: two buffers of a group's rows for each phase.
   template <int PHASE>
   __device__ __forceinline__ u32 on_chip(int step) const {
-    const u32 start = shared_address(room) + WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES +
-                      PASSES * CARRY_BYTES;
+    const u32 start = shared_address(room) + WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES + PASSES * CARRY_BYTES;
     const u32 rows = u32(PASSES) * PASS_ROWS;
     const u32 before = PHASE == 0 ? 0 : 2 * rows * shared_pitch<0>();
     return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
