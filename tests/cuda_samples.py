@@ -43,8 +43,9 @@ class Sample:
     text: str = field(default="")
 
 
-def sample(seed: int, families: tuple[str | None, ...] = (None, "block", "cluster", "grid", "steps")) -> Sample:
-    """The sample with this number: always the same."""
+def sample(seed: int) -> Sample:
+    """The sample with this number: always the same. Every fifth asks for the wide kernel, which few calls can have."""
+    families = ("wide",) if seed % 5 == 4 else (None, "block", "cluster", "grid", "steps")
     chance = random.Random(seed)
     numbers = np.random.default_rng(seed)
     operation = chance.choice(["lstm", "lstm", "gru", "gru", "single_gate_rnn"])

@@ -76,6 +76,7 @@ def test_floors_are_those_measured() -> None:
     assert floor(LSTM, 64, 512, "grid", "NVIDIA A100")[1] is None
     assert floor(LSTM, 8, 64, "block")[1] is None
     assert floor(LSTM, 4096, 256, "grid")[1] is None  # larger than what was measured
+    assert floor(GRU_BEFORE, 4096, 128, "cluster")[1] is None  # not all rows at once
     tiling, found = floor(GRU_BEFORE, 64, 512, "grid")  # two exchanges
     assert tiling is not None
     assert found == pytest.approx(2 * {1: 2.7, 2: 1.9, 3: 1.9}.get(tiling.groups, 1.4))

@@ -13,11 +13,12 @@ import pytest
 
 import gatewise
 from cuda_samples import kernel_jobs, sample
-from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM
+from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM, Cell
 from gatewise.engines import cuda
 from gatewise.engines.cuda import compiler, driver, kernels, planner, products, warm
-from gatewise.engines.cuda.planner import Wish, choose, family_of, wish
-from gatewise.engines.cuda.tiling import REGISTERS, THREADS
+from gatewise.engines.cuda.planner import Wish, choose, wish
+from gatewise.engines.cuda.tiling import REGISTERS, THREADS, Tiling
+from gatewise.engines.cuda.wide_tiling import HELD, WideTiling
 
 NO_GPU = cuda.unavailable()
 SHAPES = [
@@ -41,7 +42,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWISE_QUIET", "1")
 
 
-@pytest.mark.parametrize(("architecture", "seeds"), [("sm_80", (0, 2, 6)), ("sm_90", (3, 4, 5, 7))])
+@pytest.mark.parametrize(("architecture", "seeds"), [("sm_80", (0, 2, 6)), ("sm_90", (3, 4, 5, 7, 39))])
 def test_sampled_kernels_compile(architecture: str, seeds: tuple[int, ...]) -> None:
     device = {"sm_80": driver.A100, "sm_90": driver.H200}[architecture]
     jobs = [job for seed in seeds for job in kernel_jobs(sample(seed), device)]
@@ -63,8 +64,15 @@ def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Dev
                     assert planner.is_library()
                     continue
                 assert t.shared_bytes <= device.shared_limit
-                assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= REGISTERS + 8
                 assert t.padded >= H
+                assert plan.family in plan.explanation
+                if isinstance(t, WideTiling):
+                    assert device.major == 9
+                    assert t.groups * t.blocks * directions <= device.sm_count
+                    assert t.held <= min(HELD, t.fragments)
+                    assert t.groups * t.rows >= N
+                    continue
+                assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= REGISTERS + 8
                 assert t.groups * t.passes * t.pass_rows >= N
                 assert all(t.streamed(phase) >= 0 for phase in t.phases)
                 if t.on_chip:
@@ -72,14 +80,13 @@ def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Dev
                     assert t.blocks == 1 or device.major >= 9
                 else:  # every block must be resident at once, or those that wait would wait for ever
                     assert t.groups * t.blocks * directions <= device.sm_count
-                assert plan.family in plan.explanation
 
 
 def test_a_wish_is_granted_where_it_fits() -> None:
-    for family in ("block", "cluster", "grid", "steps"):
+    for family in ("block", "cluster", "grid", "wide", "steps"):
         plan = choose(LSTM, False, 8, 128, 1, "bfloat16", False, driver.H200, Wish(family))
         assert plan.family == family
-        assert plan.tiling is None or family_of(plan.tiling) == family
+        assert plan.tiling is None or plan.tiling.family == family
     assert choose(LSTM, False, 8, 2048, 1, "bfloat16", False, driver.H200, Wish("block")).family == "steps"
     with wish("steps"):
         pass
@@ -90,17 +97,28 @@ def test_much_work_is_left_to_a_library_if_there_is_one(found: bool, monkeypatch
     monkeypatch.setattr(planner, "is_library", lambda: found)
     choose.cache_clear()
     for backward in (False, True):
-        plan = choose(LSTM, backward, 256, 1024, 1, "bfloat16", False, driver.H200, Wish())
+        plan = choose(LSTM, backward, 4096, 256, 1, "bfloat16", False, driver.H200, Wish())
         assert (plan.family == "steps") == found, plan.explanation
         plan = choose(LSTM, backward, 64, 512, 1, "bfloat16", False, driver.H200, Wish())
         assert plan.tiling is not None, plan.explanation
     choose.cache_clear()
 
 
+def test_the_wide_kernel_is_for_forward_steps_with_much_work() -> None:
+    def family(N: int, H: int, cell: Cell = LSTM, dtype: str = "bfloat16", backward: bool = False) -> str:
+        return choose(cell, backward, N, H, 1, dtype, False, driver.H200, Wish()).family
+
+    assert family(256, 1024) == "wide"
+    assert family(64, 2048) == "wide"
+    assert family(64, 512) == "grid"
+    assert "wide" not in {family(256, 1024, GRU_BEFORE), family(256, 1024, dtype="float32"), family(256, 1024, backward=True)}
+    assert choose(LSTM, False, 256, 1024, 1, "bfloat16", False, driver.A100, Wish()).family != "wide"
+
+
 def test_blocks_look_for_results_when_they_can_be_there() -> None:
     def looks_after(N: int, H: int, family: str = "grid", backward: bool = False) -> int:
         tiling = choose(LSTM, backward, N, H, 1, "bfloat16", False, driver.H200, Wish(family)).tiling
-        assert tiling is not None
+        assert isinstance(tiling, Tiling)
         return tiling.look_after(N, 1)
 
     assert looks_after(1, 512) == 0  # so little is read that looking early is no harm

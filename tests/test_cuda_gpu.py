@@ -110,7 +110,7 @@ def plain_lstm(T: int = 6, N: int = 8, H: int = 64) -> tuple[Any, ...]:
     return tuple(((torch.rand(shape, device="cuda") - 0.5) / H**0.5).bfloat16() for shape in shapes)
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
 def test_in_a_cuda_graph(family: str) -> None:
     arguments = plain_lstm()
     with planner.wish(family):
@@ -209,7 +209,23 @@ def test_arrays_on_two_devices_are_refused() -> None:
         gatewise.lstm(x, R.cpu(), *rest)
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid"])
+@pytest.mark.parametrize(("N", "H"), [(256, 1024), (64, 2048), (100, 700)])
+@pytest.mark.parametrize("operation", ["lstm", "gru"])
+def test_the_wide_kernel_agrees_with_products_step_by_step(operation: str, N: int, H: int) -> None:
+    arguments, _, descriptor = training_call(6, N, H, operation)
+    if operation == "gru":
+        descriptor = gatewise.GRUDescriptor(training=True, reset_after=True)
+    arguments["recurrent_weight"] *= 4
+    arguments["init_state"] *= H**0.5
+    results = []
+    for family in ("wide", "steps"):
+        with planner.wish(family):
+            results.append(OPERATIONS[operation][0](**arguments, descriptor=descriptor))
+    for wide, steps in zip(*results, strict=True):
+        assert difference(wide.float().cpu().numpy(), steps.double().cpu().numpy()) < TOLERANCE["bfloat16"]
+
+
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide"])
 def test_many_launches_give_the_same_bits(family: str) -> None:
     arguments = plain_lstm(T=4, N=16, H=128)
     with planner.wish(family):
@@ -294,7 +310,7 @@ def test_a_call_done_again_on_other_arrays(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(torch.equal(a, b) for a, b in zip(results, train(*each), strict=True))
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
 @pytest.mark.parametrize("own_stream", [False, True])
 def test_the_same_memory_with_other_values(family: str, own_stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the third call on, everything lies where it lay: a graph of the engine's own runs."""
@@ -310,7 +326,7 @@ def test_the_same_memory_with_other_values(family: str, own_stream: bool, monkey
             assert all(torch.equal(a, c) for a, c in zip(found, gatewise.lstm(source, R, W, b), strict=True))
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
 def test_gradients_in_a_cuda_graph(family: str) -> None:
     made = training_call(6, 9, 96)
     with planner.wish(family):

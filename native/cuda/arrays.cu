@@ -7,15 +7,29 @@ using Result = GATEWISE_RESULT_ELEMENT;
 using V = typename E::Value;
 
 // to[i, j, k] = from[i, j, k] by strides, in [size_i, size_j, size_k]; zero where i >= lengths[j] if lengths are given.
-// `to` is contiguous along k.
+// `to` is contiguous along k. `Index` is as narrow as the size allows: divisions of 64-bit numbers would take longer than all
+// the rest.
+template <class Index>
+__device__ __forceinline__ void copy_all(const Storage<E>* from, Storage<E>* to, i64 size_i, Index size_j, Index size_k,
+                                         i64 stride_i, i64 stride_j, i64 stride_k, i64 to_i, i64 to_j, const void* lengths,
+                                         i64 lengths_type, i64 lengths_stride) {
+  const Index total = size_i * size_j * size_k, stride = Index(gridDim.x) * blockDim.x;
+  for (Index at = Index(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += stride) {
+    const Index row = at / size_k, k = at - row * size_k, i = row / size_j, j = row - i * size_j;
+    const bool taken = lengths == nullptr || i64(i) < read_integer(lengths, lengths_type, j * lengths_stride);
+    to[i * to_i + j * to_j + k] = taken ? from[i * stride_i + j * stride_j + k * stride_k] : Storage<E>(0);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(256)
     copy(const Storage<E>* from, Storage<E>* to, i64 size_i, i64 size_j, i64 size_k, i64 stride_i, i64 stride_j, i64 stride_k,
          i64 to_i, i64 to_j, const void* lengths, i64 lengths_type, i64 lengths_stride) {
-  const i64 total = size_i * size_j * size_k, stride = i64(gridDim.x) * blockDim.x;
-  for (i64 at = i64(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += stride) {
-    const i64 k = at % size_k, j = at / size_k % size_j, i = at / size_k / size_j;
-    const bool taken = lengths == nullptr || i < read_integer(lengths, lengths_type, j * lengths_stride);
-    to[i * to_i + j * to_j + k] = taken ? from[i * stride_i + j * stride_j + k * stride_k] : Storage<E>(0);
+  if (size_i * size_j * size_k < 0x7f000000) {  // and a stride more still fits
+    copy_all<u32>(from, to, size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j, lengths, lengths_type,
+                  lengths_stride);
+  } else {
+    copy_all<i64>(from, to, size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j, lengths, lengths_type,
+                  lengths_stride);
   }
 }
 

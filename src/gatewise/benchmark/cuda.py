@@ -73,7 +73,7 @@ def compile_ahead(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple
         for cell in cells
         for dtype in dtypes
         for _, N, _, H, D in shapes
-        for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device)
+        for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device, wanted=planner.current_wish())
     ]
     _, errors = warm.compile_all(wanted, device.architecture)
     if errors:
@@ -158,7 +158,7 @@ def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes
                 rival = case.cudnn_calls()
                 theirs = [None, None] if rival is None else [milliseconds(call) for call in rival]
                 plans = [
-                    planner.choose(cell_of(descriptor_of(cell)), back, N, H, D, dtype, False, device, planner.Wish())
+                    planner.choose(cell_of(descriptor_of(cell)), back, N, H, D, dtype, False, device, planner.current_wish())
                     for back in (False, True)
                 ]
                 row: Row = {"cell": cell, "dtype": dtype, "T": T, "N": N, "I": I, "H": H, "directions": D}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from gatewise.engines.cuda.planner import Plan
+from gatewise.engines.cuda.tiling import Tiling
 
 MACHINE = "H200"
 _SM_COUNT = 132
@@ -53,6 +54,8 @@ def floor(plan: Plan, N: int, machine: str) -> float | None:
     """
     tiling = plan.tiling
     if tiling is None or MACHINE not in machine or plan.family == "block" or tiling.groups * tiling.blocks > _SM_COUNT:
+        return None
+    if isinstance(tiling, Tiling) and tiling.passes > 1:
         return None
     row_bytes = tiling.H * tiling.element_bytes
     if plan.family == "cluster":

@@ -72,9 +72,15 @@ def cpu(
 
 @app.command("cuda")
 def cuda(
+    shapes: Annotated[
+        str | None, typer.Option(help="Shapes as 'T,N,I,H;T,N,I,H,bi;…' (bi: both directions).", metavar="SHAPES")
+    ] = None,
     cells: Annotated[str, typer.Option(help="Some of lstm,gru,gru_before.")] = "lstm,gru",
     dtypes: Annotated[str, typer.Option(help="Some of bfloat16,float16,float32.")] = "bfloat16,float16,float32",
     quick: Annotated[bool, typer.Option("--quick", help="Three shapes: a first look.")] = False,
+    family: Annotated[
+        str | None, typer.Option(help="Kernels of this family where they can run, instead of the planner's choice.")
+    ] = None,
     standard: Annotated[bool, typer.Option(help="The table of shapes.")] = True,
     variants: Annotated[bool, typer.Option(help="The table of variants, in the first dtype, beside a loop in PyTorch.")] = True,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="The loop through torch.compile, too.")] = True,
@@ -87,7 +93,7 @@ def cuda(
 
     Then variants that cuDNN leaves out, beside a loop in PyTorch; and what a small call costs the host.
     """
-    from gatewise.benchmark.shapes import parse_names
+    from gatewise.benchmark.shapes import parse_names, parse_shapes
     from gatewise.engines import ENGINES
 
     _check_files(json_file, plot_file)
@@ -97,20 +103,27 @@ def cuda(
         raise typer.Exit(2)
     from gatewise.benchmark import cuda as bench
     from gatewise.benchmark import cuda_plot, cuda_variants
+    from gatewise.engines.cuda.planner import FAMILIES, wish
 
+    sizes = bench.QUICK if quick else bench.SHAPES
     try:
         chosen = parse_names("cells", cells, bench.CELLS), parse_names("dtypes", dtypes, bench.DTYPES)
+        if family is not None:
+            (family,) = parse_names("family", family, FAMILIES)
+        if shapes is not None:
+            sizes = tuple((each.T, each.N, each.I, each.H, each.D) for each in parse_shapes(shapes))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     report: dict[str, Any] = {"machine": bench.machine(), "rows": [], "variants": []}
     if standard:
-        for row in bench.measure(*chosen, bench.QUICK if quick else bench.SHAPES):
-            report["rows"].append(row)
-            typer.echo(bench.markdown([row]).splitlines()[2])
+        with wish(family):
+            for row in bench.measure(*chosen, sizes):
+                report["rows"].append(row)
+                typer.echo(bench.markdown([row]).splitlines()[2])
         typer.echo("\n" + bench.markdown(report["rows"]))
     if variants:
-        shapes = cuda_variants.QUICK if quick else cuda_variants.SHAPES
-        report["variants"] = list(cuda_variants.measure(chosen[1][:1], shapes, compiled))
+        variant_shapes = cuda_variants.QUICK if quick else cuda_variants.SHAPES
+        report["variants"] = list(cuda_variants.measure(chosen[1][:1], variant_shapes, compiled))
         typer.echo(cuda_variants.markdown(report["variants"]))
     report["host_us_per_call"] = bench.host_microseconds()
     typer.echo(f"a small forward call costs the host {report['host_us_per_call']:.1f} us")

@@ -19,6 +19,7 @@ from . import driver, kernels, products
 from .planner import Plan, choose, current_wish
 from .products import Matrix, Product
 from .tape import Pointer, Tape
+from .wide_tiling import WideTiling
 
 _MOST_PREPARED = 1024
 _GIVEN_AS = {"cell_output": "cell_output_fwd", "output": "output_fwd"}  # fields of a problem not named as its argument
@@ -199,22 +200,31 @@ class Call:
         for launch, rows in products.plain(self.index, product, *pointers):
             self.launch(launch, *rows)
 
-    def mark_empty(self, pointer: int, count: int) -> None:
+    def _mark_empty(self, pointer: int, count: int) -> None:
         """Fill an array of `count` operands with the word that means `not written yet` (native/cuda/exchange.cuh)."""
         self.tape.set_words(0xFFFFFFFF, pointer, count * self.problem.dtype.itemsize // 4)
 
-    def run_persistent(self, file: str, values: dict[str, int], input_dtype: str | None = None) -> None:
-        """Pack the weights and run all steps."""
-        tiling = self.plan.tiling
+    def run_persistent(self, values: dict[str, int], exchanged: dict[str, int], input_dtype: str | None = None) -> None:
+        """Pack the weights and run all steps. `exchanged`: the arrays through which blocks hand each other operands, and their
+        sizes."""
+        p, tiling = self.problem, self.plan.tiling
         assert tiling is not None
+        if isinstance(tiling, WideTiling):
+            values["exchange"] = self.scratch(tiling.exchange_bytes(p.D), "uint8")
+            counters = tiling.counters(p.D)
+            values["counters"] = self.scratch(counters, "uint32")
+            self.clear(values["counters"], 4 * counters)
+        elif tiling.family == "grid":
+            values["look_after"] = tiling.look_after(p.N, p.D)
+            for name, count in exchanged.items():
+                self._mark_empty(values[name], count)
 
         def launches() -> tuple[driver.Launch, driver.Launch]:
             given = self.macros(input_dtype) | kernels.tiling_macros(tiling, self.options)
-            loaded = kernels.module(self.index, file, given)
-            return kernels.persistent_launches(loaded, tiling, self.problem.D)
+            loaded = kernels.module(self.index, tiling.source, given)
+            return kernels.persistent_launches(loaded, tiling, p.D)
 
-        pack, run = self.prepared.once((file, input_dtype), launches)
-        values["look_after"] = tiling.look_after(self.problem.N, self.problem.D)
+        pack, run = self.prepared.once((tiling.source, input_dtype), launches)
         row = kernels.arguments(values)
         self.launch(pack, row)
         self.launch(run, row)

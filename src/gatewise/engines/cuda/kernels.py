@@ -9,7 +9,8 @@ from ...cells import Cell
 from ...problem import Problem
 from . import driver
 from .compiler import cubin
-from .tiling import THREADS, WARPS, Tiling, ceil_div
+from .tiling import Tiling, ceil_div
+from .wide_tiling import WideTiling
 
 ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "float64": "Double"}
 
@@ -19,7 +20,8 @@ FIELDS = (
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
-    "recurrent_weight", "weights", "look_after", "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
+    "recurrent_weight", "weights", "look_after", "exchange", "counters",
+    "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",
 )  # fmt: skip
@@ -59,24 +61,14 @@ def options(problem: Problem, backward: bool) -> int:
     return sum(1 << _OPTIONS.index(name) for name in taken if getattr(problem, name) is not None)
 
 
-def tiling_macros(tiling: Tiling, given: int) -> dict[str, str]:
-    return {
+def tiling_macros(tiling: Tiling | WideTiling, given: int) -> dict[str, str]:
+    common = {
         "GATEWISE_FAST_EXP": "1",  # products here are not more exact than these
         "GATEWISE_OPTIONS": str(given),
         "GATEWISE_SMALL_STEPS": "1",
-        "GATEWISE_BACKWARD": str(int(tiling.backward)),
-        "GATEWISE_UNITS": str(tiling.units),
-        "GATEWISE_BLOCKS": str(tiling.blocks),
-        "GATEWISE_WARPS_M": str(tiling.warps_m),
-        "GATEWISE_WARPS_K": str(WARPS // tiling.warps_m),
-        "GATEWISE_COLUMN_TILES": str(tiling.column_tiles),
-        "GATEWISE_PASSES": str(tiling.passes),
-        "GATEWISE_EXCHANGE_ON_CHIP": str(int(tiling.on_chip)),
-        "GATEWISE_FOLDED": str(int(tiling.folded)),
         "GATEWISE_SHARED_BYTES": str(tiling.shared_bytes),
-        "GATEWISE_HELD_CHUNKS": ",".join(map(str, tiling.held)),
-        "GATEWISE_SHARED_CHUNKS": ",".join(map(str, tiling.shared)),
     }
+    return common | tiling.macros()
 
 
 @dataclass(frozen=True)
@@ -127,14 +119,16 @@ def array_kernels(index: int, dtype: str, result_dtype: str | None = None) -> dr
     return module(index, "arrays.cu", array_macros(dtype, result_dtype))
 
 
-def persistent_launches(loaded: driver.Module, tiling: Tiling, directions: int) -> tuple[driver.Launch, driver.Launch]:
+def persistent_launches(
+    loaded: driver.Module, tiling: Tiling | WideTiling, directions: int
+) -> tuple[driver.Launch, driver.Launch]:
     """The two launches of a persistent kernel: pack the weights, then run all steps."""
     run = driver.Launch(
         loaded["run"],
         (tiling.groups * tiling.blocks * directions, 1, 1),
-        THREADS,
+        tiling.threads,
         shared_bytes=tiling.shared_bytes,
-        cooperative=not tiling.on_chip,
-        cluster=tiling.blocks if tiling.on_chip else 1,
+        cooperative=tiling.cooperative,
+        cluster=tiling.cluster,
     )
     return driver.Launch(loaded["pack"], (264, 1, 1), 256), run

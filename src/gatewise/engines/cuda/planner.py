@@ -1,7 +1,8 @@
 """Chooses how a call runs: which kernel family, how it is cut, over how many blocks; and says why.
 
 Families: `block`, R in one multiprocessor; `cluster`, R over a cluster, the state through distributed shared memory;
-`grid`, R over the whole chip, the state through L2; these three are one kernel. `steps`, launches and products for every step.
+`grid`, R over the whole chip, the state through L2; these three are one kernel. `wide`, the same for forward steps with much
+work, with the warp group instructions of sm_90. `steps`, launches and products for every step.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...cells import Cell
+from . import wide_tiling
 from .driver import Device
 from .products import is_library, library
 from .tiling import REGISTERS, WARPS, Tiling, ceil_div
+from .wide_tiling import WideTiling
 
 # Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
 # the best measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
@@ -32,18 +35,21 @@ _FOLD = 0.5  # ... for sums that are added up in two steps
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
-# The same for the steps family, fitted to 28 calls it was measured on beside the others; forward and for gradients.
-_STEP = (5.0, 6.9)  # microseconds of the launches and products of a phase, however little they do
-_STEP_UNITS = (2.3, 0.0)  # ... for a million gates of units of rows
-_STEP_WEIGHTS = 0.26  # ... for a million bytes of R
+# The same for the steps family, fitted to calls it was measured on beside the others; forward and for gradients.
+_STEP = (4.4, 6.9)  # microseconds of the launches and products of a phase, however little they do
+_STEP_UNITS = (3.6, 0.0)  # ... for a million gates of units of rows
+_STEP_WEIGHTS = (0.144, 0.26)  # ... for a million bytes of R
 _STEP_FLOPS = {2: 1.1, 4: 7.9}  # ... for 10^9 flops, by the size of an element
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+FAMILIES = ("block", "cluster", "grid", "wide", "steps")
 
 
 @dataclass(frozen=True)
 class Wish:
     """What a test or a measurement wants instead of the fastest plan: a family, its candidate number `pick`, and
-    weights kept out of registers and shared memory (`starve`)."""
+    weights kept out of registers and shared memory (`starve`; of the wide kernel, out of shared memory)."""
 
     family: str | None = None
     pick: int | None = None
@@ -73,7 +79,7 @@ class Plan:
 
     family: str
     reason: str
-    tiling: Tiling | None = None
+    tiling: Tiling | WideTiling | None = None
     microseconds: float = 0.0  # predicted, per step
 
     @property
@@ -81,15 +87,9 @@ class Plan:
         t = self.tiling
         if t is None:
             return f"{self.family}: {self.reason}"
-        kept = ", ".join(
-            f"{t.held[phase]} chunks in registers, {t.shared[phase]} in shared memory, {t.streamed(phase)} from L2"
-            for phase in t.phases
-        )
         return (
-            f"{self.family}: {self.reason}; {t.groups} groups of {t.blocks} blocks per direction, {t.units} units each, "
-            f"{t.passes} passes of {t.pass_rows} rows; warps {t.warps_m} x {t.warps_k}; weights of a warp: {kept}; "
-            f"{'sums added up in two steps; ' if t.folded else ''}"
-            f"{t.shared_bytes // 1024} KB of shared memory; predicted {self.microseconds:.2f} us per step"
+            f"{self.family}: {self.reason}; {t}; {t.shared_bytes // 1024} KB of shared memory; "
+            f"predicted {self.microseconds:.2f} us per step"
         )
 
 
@@ -139,13 +139,17 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
     return _ALL[tiling.backward] * one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
 
 
+def _predict(tiling: Tiling | WideTiling, N: int, directions: int, device: Device) -> float:
+    return tiling.predict(N, directions) if isinstance(tiling, WideTiling) else predict(tiling, directions, device)
+
+
 def predict_steps(cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int) -> float:
     """Microseconds per step of the steps family, by estimate."""
     gates = len(cell.gates) * H * directions
     return (
         _STEP[backward] * len(cell.phases)
         + _STEP_UNITS[backward] * N * gates / 1e6
-        + _STEP_WEIGHTS * gates * H * element_bytes / 1e6
+        + _STEP_WEIGHTS[backward] * gates * H * element_bytes / 1e6
         + _STEP_FLOPS[element_bytes] * 2 * N * gates * H / 1e9
     )
 
@@ -205,32 +209,32 @@ def choose(
         return Plan("steps", "one step is larger than the persistent kernels count to")
     if wanted.family == "steps":
         return Plan("steps", "asked for")
-    found = _candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)
-    found = [tiling for tiling in found if wanted.family in (None, family_of(tiling))]
+    found: list[Tiling | WideTiling] = [*_candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)]
+    if dtype != "float32" and not backward:
+        found += wide_tiling.candidates(cell, N, H, directions, device)
+    found = [tiling for tiling in found if wanted.family in (None, tiling.family)]
     if not found:
         return Plan("steps", f"no persistent kernel fits H = {H}, N = {N} on this GPU")
     if wanted.pick is not None:
         found = [found[wanted.pick % len(found)]]
     if wanted.starve:
-        found = [replace(each, held=_at_most_one(each.held), shared=_at_most_one(each.shared)) for each in found]
-    best = min(((predict(tiling, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
+        found = [_starved(tiling) for tiling in found]
+    best = min(((_predict(tiling, N, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
     steps = predict_steps(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype])
     if wanted == Wish() and is_library() and steps < best[0]:
         return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)
-    family = family_of(best[1])
+    family = best[1].family
     reasons = {
         "block": "all of R fits one multiprocessor",
         "cluster": "R fits a cluster of multiprocessors",
         "grid": "R is spread over the chip",
+        "wide": "R is spread over the chip, and a step has much work",
     }
     return Plan(family, reasons[family], best[1], best[0])
 
 
-def _at_most_one(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(min(1, count) for count in counts)
-
-
-def family_of(tiling: Tiling) -> str:
-    if not tiling.on_chip:
-        return "grid"
-    return "block" if tiling.blocks == 1 else "cluster"
+def _starved(tiling: Tiling | WideTiling) -> Tiling | WideTiling:
+    if isinstance(tiling, WideTiling):  # which takes what registers hold last
+        return replace(tiling, held=min(tiling.fragments, wide_tiling.HELD))
+    held, shared = (tuple(min(1, count) for count in counts) for counts in (tiling.held, tiling.shared))
+    return replace(tiling, held=held, shared=shared)

@@ -54,12 +54,11 @@ def _project(call: Call, values: dict[str, int]) -> str:
 def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     p, tiling = call.problem, call.plan.tiling
     if tiling is not None:
-        if not tiling.on_chip:  # on the chip the operands never reach device memory
-            count = call.rows * p.D * call.HP
-            for phase in range(len(p.cell.phases)):
-                values[f"operand{phase}"] = call.scratch(count)
-                call.mark_empty(values[f"operand{phase}"], count)
-        call.run_persistent("persistent_forward.cu", values, input_dtype)
+        exchanged = {}
+        if tiling.family == "grid":  # in the others the operands never reach device memory, or not in this form
+            exchanged = {f"operand{phase}": call.rows * p.D * call.HP for phase in range(len(p.cell.phases))}
+            values.update({name: call.scratch(count) for name, count in exchanged.items()})
+        call.run_persistent(values, exchanged, input_dtype)
         return
     width = p.N * p.D * p.H
     for phase in range(len(p.cell.phases)):

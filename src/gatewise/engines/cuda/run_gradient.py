@@ -83,15 +83,13 @@ class _Gradient:
         packed_width = call.HP == p.H
         serves_as_source = p.input_weight is None and packed_width and not p.cell.dx_differs
         count = call.rows * p.D * p.G * call.HP
-        du = self.values["du"] = self.results["source"].pointer if serves_as_source else call.scratch(count)
+        self.values["du"] = self.results["source"].pointer if serves_as_source else call.scratch(count)
         if p.input_weight is None and not serves_as_source:
             self.values["dx"] = self.results["source"].pointer
         elif p.cell.dx_differs:
             self.values["dx"] = call.scratch(call.rows * p.D * p.G * p.H)
         if tiling is not None:
-            if not tiling.on_chip:
-                call.mark_empty(du, count)
-            call.run_persistent("persistent_gradient.cu", self.values)
+            call.run_persistent(self.values, {"du": count})
             return
         steps = Steps(call, self.values)
         last = len(p.cell.phases) - 1

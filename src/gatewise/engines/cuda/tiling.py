@@ -34,6 +34,27 @@ class Tiling:
     held: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
 
+    threads = THREADS
+
+    @property
+    def family(self) -> str:
+        if not self.on_chip:
+            return "grid"
+        return "block" if self.blocks == 1 else "cluster"
+
+    @property
+    def source(self) -> str:
+        """The file in native/cuda."""
+        return "persistent_gradient.cu" if self.backward else "persistent_forward.cu"
+
+    @property
+    def cooperative(self) -> bool:
+        return not self.on_chip
+
+    @property
+    def cluster(self) -> int:
+        return self.blocks if self.on_chip else 1
+
     @property
     def blocks(self) -> int:
         return ceil_div(self.H, self.units)
@@ -121,6 +142,32 @@ class Tiling:
     def packed_bytes(self) -> int:
         """Of the weights of one direction in the order the tensor cores take them."""
         return self.blocks * sum(self.weight_bytes(phase) * self.chunks(phase) for phase in self.phases)
+
+    def macros(self) -> dict[str, str]:
+        return {
+            "GATEWISE_BACKWARD": str(int(self.backward)),
+            "GATEWISE_UNITS": str(self.units),
+            "GATEWISE_BLOCKS": str(self.blocks),
+            "GATEWISE_WARPS_M": str(self.warps_m),
+            "GATEWISE_WARPS_K": str(self.warps_k),
+            "GATEWISE_COLUMN_TILES": str(self.column_tiles),
+            "GATEWISE_PASSES": str(self.passes),
+            "GATEWISE_EXCHANGE_ON_CHIP": str(int(self.on_chip)),
+            "GATEWISE_FOLDED": str(int(self.folded)),
+            "GATEWISE_HELD_CHUNKS": ",".join(map(str, self.held)),
+            "GATEWISE_SHARED_CHUNKS": ",".join(map(str, self.shared)),
+        }
+
+    def __str__(self) -> str:
+        kept = ", ".join(
+            f"{self.held[phase]} chunks in registers, {self.shared[phase]} in shared memory, {self.streamed(phase)} from L2"
+            for phase in self.phases
+        )
+        return (
+            f"{self.groups} groups of {self.blocks} blocks per direction, {self.units} units each, "
+            f"{self.passes} passes of {self.pass_rows} rows; warps {self.warps_m} x {self.warps_k}; weights of a warp: {kept}"
+            f"{'; sums added up in two steps' if self.folded else ''}"
+        )
 
     def look_after(self, N: int, directions: int) -> int:
         """Cycles after handing on when a block first looks for what others handed on, as measured on an H200: looking too

@@ -44,8 +44,7 @@ def jobs(
         if plan.tiling is None:
             found.append(("steps.cu", common | kernels.StepsCut(cell, N, H, directions, backward).macros(taken)))
         else:
-            file = "persistent_gradient.cu" if backward else "persistent_forward.cu"
-            found.append((file, common | kernels.tiling_macros(plan.tiling, taken)))
+            found.append((plan.tiling.source, common | kernels.tiling_macros(plan.tiling, taken)))
         if backward:
             found.append(("around.cu", common))
     return found
