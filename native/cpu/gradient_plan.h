@@ -116,7 +116,7 @@ struct alignas(page) GradientPlan {
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    const int64_t rows_at_once = cell.dx_differs ? 320 : 512;  // enough for large products, few enough for the cache
+    constexpr int64_t rows_at_once = 512;  // enough for large products, few enough for the cache
     chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
     team = std::min(threads, 256);
 
