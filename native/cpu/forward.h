@@ -289,6 +289,10 @@ struct alignas(page) ForwardRun {
     const Range &rows = own.rows, &blocks = own.blocks;
     const int64_t ldu = phase_columns(number);
     Real* u = own.scratch;
+    // A row or two: fetches what the other threads have just written all at once; the product would wait line by line.
+    for (int64_t i = 0; grid.unit_parts > 1 && rows.size() <= 2 && i < rows.size() * stride; i += 64 / sizeof(Real)) {
+      __builtin_prefetch(A + i);
+    }
     for (int64_t i = 0; i < blocks.size(); ++i) {
       // To and fro: what a step read last is still in the cache when the next one begins.
       const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
