@@ -12,16 +12,27 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct ForwardRun;
 
+// What one thread works on: some rows and blocks. Its arrays begin with the first of them; no other thread writes to them but
+// those of the group that shares the rows, to the operands.
+template <class Real>
+struct ForwardPart {
+  int thread;
+  Range rows, blocks;
+  int64_t first_unit;
+  Real *x, *gathered, *gates, *h, *c, *scratch;
+  Real *operand[2], *second_operand;
+};
+
 // One step of one direction, as the pointwise maths sees it.
 template <class Real>
 struct ForwardStep {
   const ForwardRun<Real>* run;
+  const ForwardPart<Real>* own;
   int direction;
-  int64_t t;       // input time of this step
-  int64_t next;    // input time of the step after it, -1 at the end
-  Real* x_rows;    // input products of this step, row n at x_rows + (n - first_row) * x_stride
-  int64_t first_row;
-  Real* next_operand;  // [N][stride]: phase 0's operand of the step after
+  int64_t t;           // input time of this step
+  int64_t next;        // input time of the step after it, -1 at the end
+  const Real* x_rows;  // input products of this step: [rows][x_stride]
+  Real* next_operand;  // phase 0's operand of the step after: [rows][stride]
 };
 
 template <class Real>
@@ -35,11 +46,11 @@ struct ForwardCell {
 };
 
 template <class Real>
-struct ForwardRun {
-  const Call& call;
-  const ForwardCell<Real>& cell;
-  Watch& watch;
-  Arena& arena;
+struct alignas(page) ForwardRun {
+  const Call call;
+  const ForwardCell<Real> cell;
+  Watch watch;
+  Arena arena;
   Layout units;
   Grid grid;
   int team = 1;
@@ -47,16 +58,18 @@ struct ForwardRun {
   bool input_once = false;                           // the input products of all steps are made together
   int widest_input = 1, widest = 1;                  // vectors per tile at most
   int64_t chunk = 1;                                 // steps whose input products are made together
-  int64_t x_stride = 0, stride = 0;                  // row lengths of the input products and of the operands
+  int64_t columns = 0;                               // of all blocks
+  int64_t own_units = 0, x_stride = 0, stride = 0;   // row lengths of a thread's states and input products, and of operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
   Panels<Real> input_panels, phase_panels[2];
   Piece<Real> bias, peephole, secondary_bias;
-  Piece<Real> x, operand[2], second_operand, gates, h, c, gathered, scratch;
+  Pieces<Real> x, gathered, gates, h, c, scratch;  // of each thread
+  Pieces<Real> operand[2], second_operand;         // of each group of rows
   Barrier everyone;
   std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
-  ForwardRun(const Call& call, const ForwardCell<Real>& cell, Watch& watch, Arena& arena)
-      : call(call), cell(cell), watch(watch), arena(arena) {}
+  ForwardRun(const Call& call, const ForwardCell<Real>& cell, Arena&& arena)
+      : call(call), cell(cell), arena(std::move(arena)) {}
 
   int64_t block_columns() const { return cell.gates * units.width; }
   int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
@@ -97,41 +110,62 @@ struct ForwardRun {
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
     widest = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
     widest_input = std::max(most, 3);
-    x_stride = units.blocks * block_columns();
+    columns = units.blocks * block_columns();
+    const int64_t own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
+    own_units = own_blocks * units.width;
+    x_stride = own_blocks * block_columns();
     stride = spread<Real>(units.padded);
-    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(x_stride * sizeof(Real)), 48, 512);
+    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     a_rows = std::min<int64_t>(chunk * rows, 96);
     input_once = packed && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
 
     const int D = call.D;
+    team = grid.size();
     arena.begin();
     if (call.input_weight != nullptr) {
-      const int64_t blocks = input_once ? grid.size() : D * units.blocks;
+      const int64_t blocks = input_once ? team : D * units.blocks;
       if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype);
-      x.reserve(arena, chunk * N * x_stride);
-      gathered.reserve(arena, grid.size() * a_rows * a_stride);
+      x.reserve(arena, team, chunk * rows * x_stride);
+      gathered.reserve(arena, team, a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H, call.dtype);
     }
-    if (call.bias != nullptr) bias.reserve(arena, D * x_stride);
-    if (call.peephole != nullptr) peephole.reserve(arena, D * x_stride);
+    if (call.bias != nullptr) bias.reserve(arena, D * columns);
+    if (call.peephole != nullptr) peephole.reserve(arena, D * columns);
     secondary_bias.reserve(arena, D * units.padded);
-    for (auto& each : operand) each.reserve(arena, N * stride);
+    for (auto& each : operand) each.reserve(arena, grid.row_parts, rows * stride);
     if (cell.phases == 2) {
-      second_operand.reserve(arena, N * stride);
-      gates.reserve(arena, N * x_stride);
+      second_operand.reserve(arena, grid.row_parts, rows * stride);
+      gates.reserve(arena, team, rows * x_stride);
     }
-    h.reserve(arena, N * units.padded);
-    c.reserve(arena, N * units.padded);
-    scratch.reserve(arena, grid.size() * most_rows * block_columns());
+    h.reserve(arena, team, rows * own_units);
+    c.reserve(arena, team, rows * own_units);
+    scratch.reserve(arena, team, most_rows * block_columns());
     arena.allocate();
-    team = grid.size();
     everyone.reset(team);
     group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  ForwardPart<Real> part_of(int id) const {
+    const int row_part = id / grid.unit_parts;
+    ForwardPart<Real> own{};
+    own.thread = id;
+    own.rows = part(call.N, grid.row_parts, row_part);
+    own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    own.first_unit = own.blocks.begin * units.width;
+    own.x = x.in(arena, id);
+    own.gathered = gathered.in(arena, id);
+    own.gates = gates.in(arena, id);
+    own.h = h.in(arena, id);
+    own.c = c.in(arena, id);
+    own.scratch = scratch.in(arena, id);
+    for (int i = 0; i < 2; ++i) own.operand[i] = operand[i].in(arena, row_part);
+    own.second_operand = second_operand.in(arena, row_part);
+    return own;
   }
 
   // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
@@ -170,7 +204,7 @@ struct ForwardRun {
     const int64_t unit = block * units.width, left = call.H - unit;
     for (int g = 0; g < cell.gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[g]) * call.H + unit;
-      const int64_t at = d * x_stride + block * block_columns() + g * units.gate_width(block);
+      const int64_t at = d * columns + block * block_columns() + g * units.gate_width(block);
       if (call.bias != nullptr) pack_row(bias.in(arena) + at, units.width, call.bias, call.dtype, row, left);
       if (call.peephole != nullptr) pack_row(peephole.in(arena) + at, units.width, call.peephole, call.dtype, row, left);
     }
@@ -178,19 +212,20 @@ struct ForwardRun {
              d * call.H + unit, call.secondary_bias == nullptr ? 0 : left);
   }
 
-  // Initial carried state and cell, and phase 0's operand of the first step, for some rows and blocks.
-  void start(int d, int64_t t, const Range& rows, const Range& blocks) const {
+  // Initial carried state and cell, and phase 0's operand of the first step, for a thread's rows and blocks.
+  void start(const ForwardPart<Real>& own, int d, int64_t t) const {
     constexpr int lanes = Vec<Real>::lanes;
-    for (int64_t n = rows.begin; n < rows.end; ++n) {
-      const int64_t end = std::min(blocks.end * units.width, call.H);
-      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
-        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit;
+    const int64_t end = std::min(own.blocks.end * units.width, call.H);
+    for (int64_t n = own.rows.begin; n < own.rows.end; ++n) {
+      for (int64_t unit = own.first_unit; unit < end; unit += lanes) {
+        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, i = n - own.rows.begin;
+        const int64_t at = i * own_units + unit - own.first_unit;
         Vec<Real> state(0.0), cell_value(0.0);
         if (call.init_state != nullptr) state = load_units<Real>(call.init_state, call.dtype, index, count);
         if (call.init_cell != nullptr) cell_value = load_units<Real>(call.init_cell, call.dtype, index, count);
-        state.store(h.in(arena) + n * units.padded + unit);
-        cell_value.store(c.in(arena) + n * units.padded + unit);
-        next_operand(d, t, n, unit, state).store(operand[0].in(arena) + n * stride + unit);
+        state.store(own.h + at);
+        cell_value.store(own.c + at);
+        next_operand(d, t, n, unit, state).store(own.operand[0] + i * stride + unit);
       }
     }
   }
@@ -213,46 +248,51 @@ struct ForwardRun {
     }
   }
 
-  // Input products of steps t0..t1-1 for some rows and blocks, into `to`: row (t - t0) * rows.size() + n - rows.begin.
-  void input_products(int thread, int d, int64_t t0, int64_t t1, const Range& rows, const Range& blocks, Real* to) const {
+  // Input products of steps t0..t1-1 for a thread's rows and blocks: row (t - t0) * rows.size() + n - rows.begin.
+  void input_products(const ForwardPart<Real>& own, int d, int64_t t0, int64_t t1) const {
+    const Range& rows = own.rows;
     const int64_t total = (t1 - t0) * rows.size(), I = call.I;
     // Rows of the source where they are, unless they lie on top of each other in the cache.
     const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && I * sizeof(Real) % 2048 != 0;
     const int64_t lda = direct ? I : a_stride;
-    Real* own = gathered.in(arena) + thread * a_rows * a_stride;
     for (int64_t done = 0; done < total; done += a_rows) {
       const int64_t count = std::min(a_rows, total - done);
-      const Real* A = own;
+      const Real* A = own.gathered;
       if (direct) {
         A = static_cast<const Real*>(call.source) + (t0 * call.N + done) * I;
       } else {
         for (int64_t i = 0; i < count; ++i) {
           const int64_t t = t0 + (done + i) / rows.size(), n = rows.begin + (done + i) % rows.size();
-          read_run(own + i * a_stride, call.source, call.dtype, (t * call.N + n) * I, I);
+          read_run(own.gathered + i * a_stride, call.source, call.dtype, (t * call.N + n) * I, I);
         }
       }
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      for (int64_t block = own.blocks.begin; block < own.blocks.end; ++block) {
+        Real* to = own.x + done * x_stride + (block - own.blocks.begin) * block_columns();
         if (!packed) {
-          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, lda,
-                            to + done * x_stride + block * block_columns(), x_stride);
+          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, lda, to, x_stride);
           continue;
         }
-        if (input_once) pack_input(thread, d, block);
+        if (input_once) pack_input(own.thread, d, block);
         const Tiles tiles = input_tiles(block);
         for (int tile = 0; tile < tiles.count; ++tile) {
           const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
-          panel_product(count, I, A, lda, input_panel(thread, d, block) + I * column, tiles.vectors,
-                        to + done * x_stride + block * block_columns() + column, x_stride, false);
+          panel_product(count, I, A, lda, input_panel(own.thread, d, block) + I * column, tiles.vectors, to + column, x_stride,
+                        false);
         }
       }
     }
   }
 
-  // One phase of one step for some rows and blocks.
-  void phase(int thread, int number, const ForwardStep<Real>& step, const Real* A, const Range& rows,
-             const Range& blocks) const {
-    const int64_t columns = phase_columns(number);
-    Real* u = scratch.in(arena) + thread * most_rows * block_columns();
+  // One phase of one step for a thread's rows and blocks.
+  void phase(int number, const ForwardStep<Real>& step, const Real* A) const {
+    const ForwardPart<Real>& own = *step.own;
+    const Range &rows = own.rows, &blocks = own.blocks;
+    const int64_t ldu = phase_columns(number);
+    Real* u = own.scratch;
+    // A row or two: fetches what the other threads have just written all at once; the product would wait line by line.
+    for (int64_t i = 0; grid.unit_parts > 1 && rows.size() <= 2 && i < rows.size() * stride; i += 64 / sizeof(Real)) {
+      __builtin_prefetch(A + i);
+    }
     for (int64_t i = 0; i < blocks.size(); ++i) {
       // To and fro: what a step read last is still in the cache when the next one begins.
       const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
@@ -261,25 +301,24 @@ struct ForwardRun {
       const Groups groups(rows.size(), tile_rows(tiles.vectors));
       const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
       for (int64_t g = 0; g < groups.count; ++g) {
-        const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
+        const int64_t first = groups.begin(g), count = groups.begin(g + 1) - first;
         const auto product = tile_function<Real>(tiles.vectors, static_cast<int>(count), panel.stored);
         if (!packed) {
           unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
-                            block, count, A + n * stride, stride, u, columns);
+                            block, count, A + first * stride, stride, u, ldu);
         }
         for (int tile = 0; packed && tile < tiles.count; ++tile) {
-          product(call.H, A + n * stride, stride, (panel + tile * call.H * width).at, u + tile * width, columns, false);
+          product(call.H, A + first * stride, stride, (panel + tile * call.H * width).at, u + tile * width, ldu, false);
         }
-        cell.pointwise[number](step, block, n, count, u);
+        cell.pointwise[number](step, block, rows.begin + first, count, u);
       }
     }
   }
 
   void thread(int id) {
     Pulse pulse(watch, call.N * call.H);
-    const int row_part = id / grid.unit_parts;
-    const Range rows = part(call.N, grid.row_parts, row_part);
-    const Range blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    const ForwardPart<Real> own = part_of(id);
+    const Range& blocks = own.blocks;
     if (grid.row_parts == 1) {
       for (int64_t item = 0; item < call.D * blocks.size(); ++item) {
         pack(static_cast<int>(item / blocks.size()), blocks.begin + item % blocks.size());
@@ -290,27 +329,27 @@ struct ForwardRun {
       }
       if (!everyone.wait(watch.stop)) return;
     }
-    Barrier& meet = group[row_part];
-    Real* x_rows = call.input_weight == nullptr ? nullptr : x.in(arena) + rows.begin * chunk * x_stride;
+    Barrier& meet = group[id / grid.unit_parts];
+    const bool has_input = call.input_weight != nullptr;
 
     for (int d = 0; d < call.D; ++d) {
       const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
-      start(d, time(0), rows, blocks);
+      start(own, d, time(0));
       for (int64_t first = 0; first < call.T; first += chunk) {
         const int64_t last = std::min(first + chunk, call.T);
         const int64_t t0 = std::min(time(first), time(last - 1));
-        if (x_rows != nullptr) input_products(id, d, t0, t0 + last - first, rows, blocks, x_rows);
+        if (has_input) input_products(own, d, t0, t0 + last - first);
         if (first == 0 && !meet.wait(watch.stop)) return;
         for (int64_t place = first; place < last; ++place) {
           const int64_t t = time(place);
-          ForwardStep<Real> step{this, d, t, place + 1 < call.T ? time(place + 1) : -1,
-                                 x_rows == nullptr ? nullptr : x_rows + (t - t0) * rows.size() * x_stride, rows.begin,
-                                 operand[(place + 1) % 2].in(arena)};
+          ForwardStep<Real> step{this, &own, d, t, place + 1 < call.T ? time(place + 1) : -1,
+                                 has_input ? own.x + (t - t0) * own.rows.size() * x_stride : nullptr,
+                                 own.operand[(place + 1) % 2]};
           const bool end = place + 1 == call.T && d + 1 == call.D;  // nobody reads what the last phase leaves
-          phase(id, 0, step, operand[place % 2].in(arena), rows, blocks);
+          phase(0, step, own.operand[place % 2]);
           if (cell.phases == 2) {
             if (!meet.wait(watch.stop)) return;
-            phase(id, 1, step, second_operand.in(arena), rows, blocks);
+            phase(1, step, own.second_operand);
           }
           if (!end && !meet.wait(watch.stop)) return;
           if (pulse.stopped(id == 0)) return;

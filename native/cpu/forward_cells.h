@@ -15,16 +15,18 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Arena& arena = run.arena;
+  const ForwardPart<Real>& own = *step.own;
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   constexpr bool last_phase = PHASE == Cell::phases - 1;
   const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
   const int64_t unit = block * width + at, left = H - unit, gate_width = run.units.gate_width(block);
   const int d = step.direction;
-  const int64_t packed = d * run.x_stride + block * G * width + at;
-  const int64_t row = (step.t * call.N + n) * call.D + d;
+  const int64_t packed = d * run.columns + block * G * width + at;
+  const int64_t row = (step.t * call.N + n) * call.D + d, i = n - own.rows.begin;
+  const int64_t own_columns = i * run.x_stride + (block - own.blocks.begin) * G * width + at;
   const bool fresh = call.reset(step.t, n);
-  Real* h = run.h.in(arena) + n * padded + unit;
-  Real* c = run.c.in(arena) + n * padded + unit;
+  Real* h = own.h + i * run.own_units + unit - own.first_unit;
+  Real* c = own.c + i * run.own_units + unit - own.first_unit;
 
   Forward<V, G> v;
   v.h = fresh ? V(0.0) : V::load(h);
@@ -34,7 +36,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
     const int g = first + k;
     v.u[g] = V::load(u + k * gate_width + at);
     if (step.x_rows != nullptr) {
-      v.x[g] = V::load(step.x_rows + (n - step.first_row) * run.x_stride + block * G * width + g * gate_width + at);
+      v.x[g] = V::load(step.x_rows + own_columns + g * gate_width);
     } else {
       v.x[g] = Units::load(call.source, call.dtype, row * G * H + call.slot[g] * H + unit, left);
     }
@@ -43,12 +45,12 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
   }
   if constexpr (Cell::phases == 2) {
     v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
-    Real* kept = run.gates.in(arena) + n * run.x_stride + block * G * width + at;
+    Real* kept = own.gates + own_columns;
     for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * width);
     Cell::template forward<PHASE>(act, v);
     if constexpr (!last_phase) {
       for (int g = first; g < first + count; ++g) v.gate[g].store(kept + g * width);
-      v.operand.store(run.second_operand.in(arena) + n * run.stride + unit);
+      v.operand.store(own.second_operand + i * run.stride + unit);
     }
   } else {
     Cell::template forward<PHASE>(act, v);
@@ -57,7 +59,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& ac
     v.h_next.store(h);
     if constexpr (Cell::has_cell) v.c_next.store(c);
     if (step.next >= 0) {
-      run.next_operand(d, step.next, n, unit, v.h_next).store(step.next_operand + n * run.stride + unit);
+      run.next_operand(d, step.next, n, unit, v.h_next).store(step.next_operand + i * run.stride + unit);
     }
     Units::store(call.state, call.dtype, row * H + unit, v.h_next, left);
     if constexpr (Cell::has_cell) {
@@ -77,13 +79,14 @@ __attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, i
   using V = Vec<Real>;
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
-  const int64_t row = (step.t * call.N + n) * call.D + step.direction;
+  const ForwardPart<Real>& own = *step.own;
+  const int64_t row = (step.t * call.N + n) * call.D + step.direction, i = n - own.rows.begin;
   for (int64_t at = 0; at < run.units.width; at += V::lanes) {
     const int64_t unit = block * run.units.width + at, left = call.H - unit;
     if (left <= 0) break;
-    const V zero(0.0), h = V::load(run.h.in(run.arena) + n * run.units.padded + unit);
+    const V zero(0.0), h = V::load(own.h + i * run.own_units + unit - own.first_unit);
     if (step.next >= 0) {
-      run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + n * run.stride + unit);
+      run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + i * run.stride + unit);
     }
     store_units<Real>(call.state, call.dtype, row * call.H + unit, zero, left);
     if (call.cell_out != nullptr) store_units<Real>(call.cell_out, call.dtype, row * call.H + unit, zero, left);

@@ -12,85 +12,85 @@ template <class Real>
 struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
-      Base::stride, Base::du, Base::operand, Base::scratch, Base::chunk, Base::dh, Base::dc, Base::q, Base::watch,
+      Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
       Base::grid, Base::everyone, Base::group, Base::back_panel, Base::product_panels, Base::secondary_bias,
       Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes,
       Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::hand_over_sums;
   using Base::Base;
 
   // Gradients that arrive at the final state and cell.
-  void start(int d, const Range& rows, const Range& blocks) const {
-    for (int64_t n = rows.begin; n < rows.end; ++n) {
-      const int64_t end = std::min(blocks.end * units.width, call.H);
-      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
-        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = n * units.padded + unit;
-        Vec<Real> state(0.0), cell_value(0.0);
-        if (call.state_gradient != nullptr) state = load_units<Real>(call.state_gradient, call.dtype, index, count);
-        if (call.cell_gradient != nullptr) cell_value = load_units<Real>(call.cell_gradient, call.dtype, index, count);
-        state.store(dh.in(arena) + at);
-        cell_value.store(dc.in(arena) + at);
-      }
+  void start(const GradientPart<Real>& own, int d) const {
+    each_vector(own, [&](int64_t n, int64_t unit) {
+      const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = own_place(own, n, unit);
+      Vec<Real> state(0.0), cell_value(0.0);
+      if (call.state_gradient != nullptr) state = load_units<Real>(call.state_gradient, call.dtype, index, count);
+      if (call.cell_gradient != nullptr) cell_value = load_units<Real>(call.cell_gradient, call.dtype, index, count);
+      state.store(own.dh + at);
+      cell_value.store(own.dc + at);
+    });
+  }
+
+  void finish(const GradientPart<Real>& own, int d) const {
+    each_vector(own, [&](int64_t n, int64_t unit) {
+      const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = own_place(own, n, unit);
+      const auto hand_over = [&](void* to, const Real* from) {
+        if (to != nullptr) store_units<Real>(to, call.dtype, index, Vec<Real>::load(from + at), count);
+      };
+      hand_over(call.d_init_state, own.dh);
+      hand_over(call.d_init_cell, own.dc);
+    });
+  }
+
+  template <class Do>
+  void each_vector(const GradientPart<Real>& own, Do something) const {
+    const int64_t end = std::min(own.blocks.end * units.width, call.H);
+    for (int64_t n = own.rows.begin; n < own.rows.end; ++n) {
+      for (int64_t unit = own.blocks.begin * units.width; unit < end; unit += lanes) something(n, unit);
     }
   }
 
-  void finish(int d, const Range& rows, const Range& blocks) const {
-    for (int64_t n = rows.begin; n < rows.end; ++n) {
-      const int64_t end = std::min(blocks.end * units.width, call.H);
-      for (int64_t unit = blocks.begin * units.width; unit < end; unit += lanes) {
-        const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, at = n * units.padded + unit;
-        if (call.d_init_state != nullptr) {
-          store_units<Real>(call.d_init_state, call.dtype, index, Vec<Real>::load(dh.in(arena) + at), count);
-        }
-        if (call.d_init_cell != nullptr) {
-          store_units<Real>(call.d_init_cell, call.dtype, index, Vec<Real>::load(dc.in(arena) + at), count);
-        }
-      }
-    }
-  }
-
-  // e = du R for some rows and blocks of one phase, each block handed to `then(block, first row, rows, e)`.
+  // e = du R for a thread's rows and blocks of one phase, each block handed to `then(block, first row, rows, e)`.
   template <class Then>
-  void back_product(int thread, int phase, int d, int64_t slot, const Range& rows, const Range& blocks, Then then) const {
-    const Real* A = du[phase].in(arena) + slot * call.N * du_stride[phase];
+  void back_product(const GradientPart<Real>& own, int phase, int d, int64_t slot, Then then) const {
+    const Range &rows = own.rows, &blocks = own.blocks;
+    const Real* A = du[phase].in(arena) + (slot * call.N + rows.begin) * du_stride[phase];
     if (!packed) {
-      const int64_t first = blocks.begin * units.width, columns = std::min(blocks.end * units.width, call.H) - first;
-      Real* e = scratch.in(arena);
-      unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), {first, first + columns},
-                        A + rows.begin * du_stride[phase], e + rows.begin * units.padded, units.padded, false);
+      const Range columns{blocks.begin * units.width, std::min(blocks.end * units.width, call.H)};
+      unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), columns, A, own.e, own_units, false);
       for (int64_t n = rows.begin; n < rows.end; ++n) {
         for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-          then(block, n, 1, e + n * units.padded + block * units.width);
+          then(block, n, 1, own.e + own_place(own, n, block * units.width));
         }
       }
       return;
     }
-    Real* e = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
     const Groups groups(rows.size(), tile_rows(units.vectors));
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const Panel<Real> panel = back_panel(phase, d, block);
       for (int64_t g = 0; g < groups.count; ++g) {
-        const int64_t n = rows.begin + groups.begin(g), count = groups.begin(g + 1) - groups.begin(g);
+        const int64_t first = groups.begin(g), count = groups.begin(g + 1) - first;
         const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);
-        product(depth[phase], A + n * du_stride[phase], du_stride[phase], panel.at, e, units.width, false);
-        then(block, n, count, e);
+        product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false);
+        then(block, rows.begin + first, count, own.e);
       }
     }
   }
 
   // What reaches the state before the step: what the cell passed on directly plus mask * e, nothing across a reset.
-  void pass_on(int d, int64_t t, int64_t block, int64_t first_row, int64_t rows, const Real* e) const {
+  void pass_on(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* e) const {
+    const int64_t t = step.t;
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t n = first_row + i;
       if (!call.active(t, n)) continue;
       for (int64_t at = 0; at < units.width; at += lanes) {
-        const int64_t unit = block * units.width + at, left = call.H - unit;
+        const int64_t unit = block * units.width + at, left = call.H - unit, place = own_place(*step.own, n, unit);
         if (left <= 0) break;
-        Real* kept = dh.in(arena) + n * units.padded + unit;
+        Real* kept = step.own->dh + place;
         Vec<Real> reaches = Vec<Real>::load(e + i * units.width + at);
-        if (call.mask != nullptr) reaches = reaches * load_mask<Real>(call, t, n, d * call.H + unit, left);
+        if (call.mask != nullptr) reaches = reaches * load_mask<Real>(call, t, n, step.direction * call.H + unit, left);
         const Vec<Real> sum = Vec<Real>::load(kept) + reaches;
         (call.reset(t, n) ? Vec<Real>(0.0) : sum).store(kept);
-        if (cell.has_cell && call.reset(t, n)) Vec<Real>(0.0).store(dc.in(arena) + n * units.padded + unit);
+        if (cell.has_cell && call.reset(t, n)) Vec<Real>(0.0).store(step.own->dc + place);
       }
     }
   }
@@ -127,40 +127,39 @@ struct GradientRun : GradientSums<Real> {
     }
     clear_sums(id);
     if (!everyone.wait(watch.stop)) return;
-    const bool in_grid = id < grid.size();  // the others only help with the large products
-    const int row_part = in_grid ? id / grid.unit_parts : 0;
-    const Range rows = in_grid ? part(call.N, grid.row_parts, row_part) : Range{};
-    const Range blocks = in_grid ? part(units.blocks, grid.unit_parts, id % grid.unit_parts) : Range{};
-    Barrier& meet = group[row_part];
+    const GradientPart<Real> own = part_of(id);
+    const bool in_grid = id < grid.size();
+    Barrier& meet = group[in_grid ? id / grid.unit_parts : 0];
 
     for (int d = 0; d < call.D; ++d) {
       const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
-      start(d, rows, blocks);
+      start(own, d);
       for (int64_t end = call.T; end > 0; end -= std::min(end, chunk)) {
         const int64_t begin = std::max<int64_t>(end - chunk, 0), steps = end - begin;
         const int64_t t0 = std::min(time(begin), time(end - 1));
-        if (in_grid && !chunk_steps(id, d, begin, end, t0, rows, blocks, meet, pulse)) return;
+        if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return;
         if (!everyone.wait(watch.stop)) return;
         weight_gradients(id, d, t0, steps, end < call.T);
         if (has_input()) source_gradients(id, d, t0, steps);
         if (!everyone.wait(watch.stop)) return;
       }
-      finish(d, rows, blocks);
+      finish(own, d);
       hand_over_sums(id, d);
       clear_sums(id);
     }
   }
 
   // The recurrent part of a chunk; false when the call was stopped.
-  bool chunk_steps(int id, int d, int64_t begin, int64_t end, int64_t t0, const Range& rows, const Range& blocks,
-                   Barrier& meet, Pulse& pulse) {
+  bool chunk_steps(const GradientPart<Real>& own, int d, int64_t begin, int64_t end, int64_t t0, Barrier& meet,
+                   Pulse& pulse) {
+    const Range &rows = own.rows, &blocks = own.blocks;
     // A step whose cell gives its state makes the operand of the step after it by the way; only the first is left. With
     // lengths, rows start and end at different steps: then all are rebuilt.
     const bool by_the_way = cell.restores_state && call.lengths == nullptr;
     const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
     const auto step_at = [&](int64_t place) {
       const int64_t t = time(place);
-      return GradientStep<Real>{this, d, t, before(d, t), t - t0, by_the_way && place + 1 < end ? time(place + 1) : -1};
+      return GradientStep<Real>{this, &own, d, t, before(d, t), t - t0, by_the_way && place + 1 < end ? time(place + 1) : -1};
     };
     for (int64_t place = begin; place < (by_the_way ? begin + 1 : end); ++place) {
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
@@ -177,15 +176,15 @@ struct GradientRun : GradientSums<Real> {
       cell.pointwise[last](step, blocks, rows.begin, rows.size(), nullptr);
       if (!meet.wait(watch.stop)) return false;
       if (last == 1) {
-        back_product(id, 1, d, step.slot, rows, blocks, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
+        back_product(own, 1, d, step.slot, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
           cell.pointwise[0](step, {block, block + 1}, n, count, e);
         });
         if (!meet.wait(watch.stop)) return false;
       }
-      back_product(id, 0, d, step.slot, rows, blocks, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
-        pass_on(d, step.t, block, n, count, e);
+      back_product(own, 0, d, step.slot, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
+        pass_on(step, block, n, count, e);
       });
-      if (pulse.stopped(id == 0)) return false;
+      if (pulse.stopped(own.thread == 0)) return false;
     }
     return true;
   }

@@ -40,8 +40,8 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
   const int64_t row = (step.t * call.N + n) * call.D + d;
   Gradient<V, G> v;
   if (active) {
-    Real* dh = run.dh.in(arena) + n * padded + unit;
-    Real* dc = run.dc.in(arena) + n * padded + unit;
+    Real* dh = step.own->dh + run.own_place(*step.own, n, unit);
+    Real* dc = step.own->dc + run.own_place(*step.own, n, unit);
     load_saved<Real, Cell, FULL>(step, n, unit, v);
     v.dh = V::load(dh) + Units::load(call.source_gradient, call.dtype, row * H + unit, left);
     if constexpr (Cell::has_cell) {
@@ -140,7 +140,7 @@ GATEWISE_INLINE Vec<Real> rebuilt(const GradientStep<Real>& step, const Act& act
   V operand;
   if (Cell::restores_state && !call.reset(step.t, n) && step.before >= 0 && call.active(step.before, n)) {
     Gradient<V, Cell::gates> v;
-    const GradientStep<Real> earlier{step.run, d, step.before, -1, 0, -1};
+    const GradientStep<Real> earlier{step.run, step.own, d, step.before, -1, 0, -1};
     load_saved<Real, Cell, FULL>(earlier, n, unit, v);
     if constexpr (Cell::restores_state) Cell::restore(act, v);
     operand = v.h_next;

@@ -9,10 +9,20 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct GradientRun;
 
+// What one thread works on step by step: some rows and blocks. Its arrays begin with the first of them.
+template <class Real>
+struct GradientPart {
+  int thread;
+  Range rows, blocks;
+  Real *dh, *dc;  // [rows][own_units]
+  Real* e;        // a tile of the product with R, or with few rows all of it: [rows][own_units]
+};
+
 // One step of one direction, as the pointwise maths sees it.
 template <class Real>
 struct GradientStep {
   const GradientRun<Real>* run;
+  const GradientPart<Real>* own;
   int direction;
   int64_t t;       // input time of this step
   int64_t before;  // input time of the step before it in the order of travel, -1 at the start
@@ -35,37 +45,38 @@ struct GradientCell {
 };
 
 template <class Real>
-struct GradientPlan {
+struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
   static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
   static constexpr int64_t n_block = 512;  // their columns per pass
   // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory.
   static constexpr int64_t packed_rows = (most_rows + lanes - 1) / lanes * lanes;
 
-  const Call& call;
-  const GradientCell<Real>& cell;
-  Watch& watch;
-  Arena& arena;
+  const Call call;
+  const GradientCell<Real> cell;
+  Watch watch;
+  Arena arena;
   Layout units;
   Grid grid;
   int team = 1;
   bool packed = true;  // else the weights are used where they are: too few rows to repay it
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
+  int64_t own_units = 0;                           // row length of what one thread carries from step to step
   int64_t depth[2] = {0, 0};                       // columns of du per phase
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
-  Piece<Real> du[2], dx, operand[2], q, dh, dc, dx_rows;
+  Piece<Real> du[2], dx, operand[2], q, dx_rows;
   Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
   Piece<Real> d_bias, d_peephole, d_secondary_bias;
-  Piece<Real> scratch, packed_a, packed_b;
+  Pieces<Real> dh, dc, scratch, packed_a, packed_b;  // of each thread
   Barrier everyone;
   std::unique_ptr<Barrier[]> group;  // one for each group of rows
 
-  GradientPlan(const Call& call, const GradientCell<Real>& cell, Watch& watch, Arena& arena)
-      : call(call), cell(cell), watch(watch), arena(arena) {}
+  GradientPlan(const Call& call, const GradientCell<Real>& cell, Arena&& arena)
+      : call(call), cell(cell), arena(std::move(arena)) {}
 
   bool has_input() const { return call.input_weight != nullptr; }
   int64_t block_columns() const { return cell.gates * units.width; }
@@ -103,7 +114,9 @@ struct GradientPlan {
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
     stride = spread<Real>(units.padded);
-    const int64_t rows_at_once = cell.dx_differs ? 320 : 512;  // enough for large products, few enough for the cache
+    own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
+    const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
+    constexpr int64_t rows_at_once = 512;  // enough for large products, few enough for the cache
     chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
     team = std::min(threads, 256);
 
@@ -134,16 +147,30 @@ struct GradientPlan {
     secondary_bias.reserve(arena, call.D * units.padded);
     d_secondary_bias.reserve(arena, units.padded);
     d_bias.reserve(arena, units.blocks * block_columns());
-    dh.reserve(arena, N * units.padded);
-    dc.reserve(arena, N * units.padded);
+    dh.reserve(arena, team, rows * own_units);
+    dc.reserve(arena, team, rows * own_units);
     if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
-    scratch.reserve(arena, packed ? team * most_rows * std::max(units.width, tile) : N * units.padded);
-    packed_a.reserve(arena, team * packed_rows * k_block);
-    packed_b.reserve(arena, team * k_block * std::min(std::max(state_columns, input_columns), n_block));
+    scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
+    packed_a.reserve(arena, team, packed_rows * k_block);
+    packed_b.reserve(arena, team, k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
     group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  // A thread's place in the grid; those beyond it have no rows and only help with the large products.
+  GradientPart<Real> part_of(int id) const {
+    GradientPart<Real> own{id, {}, {}, dh.in(arena, id), dc.in(arena, id), scratch.in(arena, id)};
+    if (id < grid.size()) {
+      own.rows = part(call.N, grid.row_parts, id / grid.unit_parts);
+      own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+    }
+    return own;
+  }
+  // Where a row's unit is in the arrays of the thread it belongs to.
+  int64_t own_place(const GradientPart<Real>& own, int64_t n, int64_t unit) const {
+    return (n - own.rows.begin) * own_units + unit - own.blocks.begin * units.width;
   }
 
   // Panels of R, whose columns are H in blocks, and of W, whose columns are I in tiles; of both, row k belongs to column k of

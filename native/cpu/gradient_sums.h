@@ -38,8 +38,8 @@ struct GradientSums : GradientPlan<Real> {
   template <class SumsOf, class Right>
   void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
                        int64_t columns, SumsOf sums, Right right) const {
-    Real* A = packed_a.in(arena) + thread * packed_rows * k_block;
-    Real* B = packed_b.in(arena) + thread * k_block * std::min(std::max(state_columns, input_columns), n_block);
+    Real* A = packed_a.in(arena, thread);
+    Real* B = packed_b.in(arena, thread);
     const Groups groups(units.width, tile_rows(wide));
     for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
       const int64_t n1 = std::min(n0 + n_block, columns);
@@ -152,7 +152,7 @@ struct GradientSums : GradientPlan<Real> {
     for (int k = 0; k < cell.gate_count[phase]; ++k) {
       const Real* B = static_cast<const Real*>(weight) + weight_row(d, cell.first_gate[phase] + k) * width;
       row_products(rows, columns.size(), call.H, A + k * units.padded, du_stride[phase], B + columns.begin, width,
-                   C + columns.begin, ldc, add || k > 0);
+                   C, ldc, add || k > 0);
     }
   }
 
@@ -163,7 +163,7 @@ struct GradientSums : GradientPlan<Real> {
       const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
       for (int phase = 0; phase < cell.phases; ++phase) {
         unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena),
-                          static_cast<Real*>(call.d_source) + t0 * call.N * call.I, call.I, phase > 0 || d > 0);
+                          static_cast<Real*>(call.d_source) + t0 * call.N * call.I + columns.begin, call.I, phase > 0 || d > 0);
       }
       return;
     }
@@ -172,7 +172,7 @@ struct GradientSums : GradientPlan<Real> {
     const int64_t I = call.I, first = t0 * call.N + rows.begin;
     Real* out = static_cast<Real*>(call.d_source) + first * I;
     if (dx_apart()) out = dx_rows.in(arena) + (call.D == 2 ? first : rows.begin) * I;
-    Real* tail = scratch.in(arena) + thread * most_rows * std::max<int64_t>(units.width, wide * lanes);
+    Real* tail = scratch.in(arena, thread);
     constexpr int64_t at_once = 48;
     for (int64_t r = 0; r < rows.size(); r += at_once) {
       const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));

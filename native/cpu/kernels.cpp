@@ -53,14 +53,17 @@ inline Claim claim_for(double microseconds) {
 
 template <template <class> class Run, class Real, class Cell>
 void run(const Call& call, Watch& watch, const Cell& cell) {
-  Arena& arena = thread_arena();
   Claim claim = claim_for(estimate(call, cell.gates));
-  auto run = std::make_unique<Run<Real>>(call, cell, watch, arena);
+  // The run has copies of everything that its threads read: the caller writes to its own stack all the time.
+  auto run = std::make_unique<Run<Real>>(call, cell, std::move(thread_arena()));
+  run->watch.interrupted = watch.interrupted;
   run->plan(claim.size());
-  claim.run([&](int id) {
+  claim.run([run = run.get()](int id) {
     if (id < run->team) run->thread(id);
   });
-  arena.end();
+  if (run->watch.stop) watch.stop = true;
+  run->arena.end();
+  thread_arena() = std::move(run->arena);
 }
 
 void forward(const Call& call, Watch& watch) {

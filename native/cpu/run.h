@@ -117,19 +117,30 @@ GATEWISE_INLINE Act make_activations(const Call& call) {
   }
 }
 
+// What different threads write lies a page apart, and so does what all of them read: a core fetches ahead within a page, and so
+// takes lines from the core that writes them, time and again. Where the two share no cache that costs more than the arithmetic.
+constexpr int64_t page = 4096;
+
 // Scratch memory of one call: reserved piece by piece, then allocated at once. Kept by the thread for its next call
 // unless it is large.
 class Arena {
  public:
   Arena() = default;
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  Arena(Arena&& other) { *this = std::move(other); }
+  Arena& operator=(Arena&& other) {
+    std::swap(memory_, other.memory_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
   ~Arena() { std::free(memory_); }
+
+  // The room for a piece, and a page between pieces.
+  static int64_t apart(int64_t bytes) { return (bytes + 63) / 64 * 64 + page + 64; }
 
   void begin() { used_ = 0; }
   int64_t reserve(int64_t bytes) {
     const int64_t at = used_;
-    used_ += (bytes + 63) / 64 * 64 + 64;  // a line between pieces keeps neighbours from sharing one
+    used_ += apart(bytes);
     return at;
   }
   void allocate() {
@@ -175,6 +186,17 @@ struct Piece {
   int64_t offset = 0;
   void reserve(Arena& arena, int64_t count) { offset = arena.reserve(count * static_cast<int64_t>(sizeof(Real))); }
   Real* in(const Arena& arena) const { return arena.at<Real>(offset); }
+};
+
+// Pieces of one size, for each thread or group of threads.
+template <class Real>
+struct Pieces {
+  int64_t offset = 0, each = 0;
+  void reserve(Arena& arena, int parts, int64_t count) {
+    each = Arena::apart(count * static_cast<int64_t>(sizeof(Real)));
+    offset = arena.reserve(parts * each);
+  }
+  Real* in(const Arena& arena, int part) const { return arena.at<Real>(offset + part * each); }
 };
 
 // A packed weight.
