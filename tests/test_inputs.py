@@ -17,6 +17,8 @@ import pytest
 
 import gatewise
 from gatewise import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
+from gatewise.benchmark import memory
+from gatewise.benchmark.shapes import Shape
 from gatewise.checking import Case, check_case, sample
 from gatewise.engines import ENGINES
 
@@ -325,6 +327,15 @@ def test_larger_calls_do_not_grow(engine: str) -> None:
         for call in calls:
             simple_gradients("lstm", call)
     assert memory_in_use() - before < 8 * 2**20
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "single"])
+def test_a_large_call_does_not_grow_beyond_its_z_state_and_packed_weights(cell: str) -> None:
+    if ENGINES["cpu"].unavailable() is not None:
+        pytest.skip("the native engine is not there")
+    with gatewise.use_engine("cpu"):
+        for row in memory.measure(cell, Shape(50, 32, 1024, 1024), threads=2):
+            assert row["extra_bytes"] <= row["z_state_bytes"] + row["packed_weight_bytes"], row
 
 
 LONG_CALL = """

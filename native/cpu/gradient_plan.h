@@ -116,8 +116,10 @@ struct alignas(page) GradientPlan {
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    constexpr int64_t rows_at_once = 512;  // enough for large products, few enough for the cache
-    chunk = std::clamp<int64_t>(rows_at_once / N, 1, call.T);
+    // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
+    const int64_t arrays = cell.gates * (cell.dx_differs ? 2 : 1) + cell.phases + (cell.needs_product ? 1 : 0);
+    const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
+    chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, 512) / N, 1, call.T);
     team = std::min(threads, 256);
 
     arena.begin();

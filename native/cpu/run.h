@@ -128,11 +128,12 @@ class Arena {
   Arena() = default;
   Arena(Arena&& other) { *this = std::move(other); }
   Arena& operator=(Arena&& other) {
+    std::swap(mapped_, other.mapped_);
     std::swap(memory_, other.memory_);
     std::swap(size_, other.size_);
     return *this;
   }
-  ~Arena() { std::free(memory_); }
+  ~Arena() { release(); }
 
   // The room for a piece, and a page between pieces.
   static int64_t apart(int64_t bytes) { return (bytes + 63) / 64 * 64 + page + 64; }
@@ -145,24 +146,21 @@ class Arena {
   }
   void allocate() {
     if (used_ <= size_) return;
-    std::free(memory_);
-    memory_ = nullptr;
-    size_ = 0;
-    void* memory = nullptr;
-    constexpr int64_t huge = 2 << 20;
-    const int64_t alignment = used_ >= huge ? huge : 64;
-    if (posix_memalign(&memory, alignment, static_cast<size_t>(used_)) != 0) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-    if (used_ >= huge) madvise(memory, static_cast<size_t>(used_), MADV_HUGEPAGE);  // fewer faults and TLB misses
-#endif
-    memory_ = static_cast<char*>(memory);
+    release();
+    // From the system itself, and back to it: what is freed must not stay with the process in pieces too small for the next.
+    void* memory = mmap(nullptr, room(used_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    mapped_ = static_cast<char*>(memory);
     size_ = used_;
+    memory_ = mapped_;
+    if (used_ < huge) return;
+    memory_ += (huge - reinterpret_cast<uintptr_t>(mapped_) % huge) % huge;
+#if defined(MADV_HUGEPAGE)
+    madvise(memory_, static_cast<size_t>(used_), MADV_HUGEPAGE);  // fewer faults and TLB misses
+#endif
   }
   void end() {
-    if (size_ <= keep) return;
-    std::free(memory_);
-    memory_ = nullptr;
-    size_ = 0;
+    if (size_ > keep) release();
   }
   template <class Real>
   Real* at(int64_t offset) const {
@@ -171,7 +169,15 @@ class Arena {
   static constexpr int64_t keep = 128 << 20;
 
  private:
-  char* memory_ = nullptr;
+  static constexpr int64_t huge = 2 << 20;  // bytes of a large page
+  static size_t room(int64_t bytes) { return static_cast<size_t>(bytes + (bytes < huge ? 0 : huge)); }
+  void release() {
+    if (mapped_ != nullptr) munmap(mapped_, room(size_));
+    mapped_ = memory_ = nullptr;
+    size_ = 0;
+  }
+
+  char *mapped_ = nullptr, *memory_ = nullptr;
   int64_t size_ = 0, used_ = 0;
 };
 
