@@ -304,14 +304,21 @@ def test_turns_alternate(monkeypatch):
     turns = [(name, len(list(calls))) for name, calls in groupby(order)]
     assert "".join(name for name, _ in turns) == "abc" * 3
     assert all(calls > 2 for _, calls in turns)
-    assert all(each.rounds == 3 and each.low <= each.median <= each.high for each in found.values())
+    assert all(len(each.samples) == 3 for each in found.values())
+    assert all(each.quartiles[0] <= each.median <= each.quartiles[1] for each in found.values())
+
+
+def test_a_ratio_is_that_of_turns_moments_apart():
+    ours, theirs = timing.Timing((1.0, 2.0, 2.0, 2.0)), timing.Timing((3.0, 6.0, 3.0, 6.0))
+    assert theirs.over(ours) == 3.0
+    assert (ours.median, ours.quartiles) == (2.0, (1.75, 2.0))
 
 
 def test_a_slow_first_call_does_not_make_turns_short(monkeypatch):
     monkeypatch.setattr(timing, "_TURN_SECONDS", 0.02)
     pauses = chain([0.05, 0.05], repeat(0.0))
     found = timing.take_turns({"a": lambda: time.sleep(next(pauses))}, timing.Effort(3, 0.05, 9.0))
-    assert found["a"].rounds <= 4
+    assert len(found["a"].samples) <= 4
 
 
 def test_drift_is_said(monkeypatch):

@@ -195,7 +195,7 @@ def _measure_variant(settings: Settings, report: Report, variant: Variant, shape
     timings = take_turns({name: entry.call for name, entry in entries.items()}, settings.effort)
     row = {"variant": variant.name, "cell": variant.cell, "mode": mode, **_shape_row(shape)}
     row.update(_timed(timings))
-    row["cost"] = timings[ours[0].name].median / timings["plain"].median
+    row["cost"] = timings[ours[0].name].over(timings["plain"])
     del row["ratio"]["plain"]
     report["variants"].append(row)
 
@@ -231,9 +231,9 @@ def _timed(timings: dict[str, Timing]) -> dict[str, Any]:
     first, *others = timings
     return {
         "seconds": {name: found.median for name, found in timings.items()},
-        "quartiles": {name: [found.low, found.high] for name, found in timings.items()},
-        "rounds": timings[first].rounds,
-        "ratio": {name: timings[name].median / timings[first].median for name in others},
+        "quartiles": {name: list(found.quartiles) for name, found in timings.items()},
+        "rounds": len(timings[first].samples),
+        "ratio": {name: timings[name].over(timings[first]) for name in others},
     }
 
 

@@ -26,9 +26,9 @@ _TURN_SECONDS = 0.04  # a turn goes on for this long, so a measurement has few t
 class Effort:
     """How long to measure: at least so many rounds and seconds per entry, unless the limit comes first."""
 
-    rounds: int = 7
-    seconds: float = 0.3
-    at_most_seconds: float = 8.0
+    rounds: int = 11
+    seconds: float = 0.5
+    at_most_seconds: float = 10.0
 
 
 FULL = Effort()
@@ -37,12 +37,25 @@ QUICK = Effort(rounds=3, seconds=0.05, at_most_seconds=2.0)
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call over all rounds: median and quartiles."""
+    """Seconds per call in every round: median and quartiles."""
 
-    median: float
-    low: float
-    high: float
-    rounds: int
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.samples) == 1:
+            return self.samples[0], self.samples[0]
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    def over(self, other: Timing) -> float:
+        """How many times as long as the other: the median over the rounds. The turns of a round are moments apart, so that a
+        slow spell of the machine meets both or neither."""
+        return statistics.median(a / b for a, b in zip(self.samples, other.samples, strict=True))
 
 
 def take_turns(entries: dict[str, Callable[[], Any]], effort: Effort = FULL) -> dict[str, Timing]:
@@ -60,7 +73,7 @@ def take_turns(entries: dict[str, Callable[[], Any]], effort: Effort = FULL) -> 
             if (rounds >= effort.rounds and min(spent.values()) >= effort.seconds) or (
                 rounds >= 3 and max(spent.values()) >= effort.at_most_seconds
             ):
-                return {name: _summary(values) for name, values in samples.items()}
+                return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
 def _turn(call: Callable[[], Any], short: bool) -> tuple[float, int]:
@@ -86,13 +99,6 @@ def rest() -> None:
         time.sleep(_REST_SECONDS)
         if time.process_time() - used < 0.2 * (time.perf_counter() - wall):
             return
-
-
-def _summary(values: list[float]) -> Timing:
-    if len(values) == 1:
-        return Timing(values[0], values[0], values[0], 1)
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(median, low, high, len(values))
 
 
 @contextmanager
