@@ -21,6 +21,7 @@ from gatewise.engines.cuda.tiling import REGISTERS, THREADS, Tiling
 from gatewise.engines.cuda.wide_tiling import HELD, WideTiling
 
 NO_GPU = cuda.unavailable()
+GRU = gatewise.GRUDescriptor(reset_after=True)
 SHAPES = [
     (1, 1),
     (1, 512),
@@ -49,6 +50,14 @@ def test_sampled_kernels_compile(architecture: str, seeds: tuple[int, ...]) -> N
     count, errors = warm.compile_all(jobs, architecture, processes=2)
     assert not errors, errors[0]
     assert len(compiler.cached()) == count > len(seeds)
+
+
+def test_the_wide_kernel_compiles_at_the_sizes_it_is_for() -> None:
+    calls = [(gatewise.LSTMDescriptor(), 256, 1024), (gatewise.LSTMDescriptor(), 64, 2048), (GRU, 256, 1024)]
+    jobs = [job for call in calls for job in warm.jobs(call[0], "bfloat16", *call[1:], driver.H200, gradient=False)]
+    assert [file for file, _ in jobs].count("wide_forward.cu") == len(calls)
+    _, errors = warm.compile_all(jobs, "sm_90", processes=2)
+    assert not errors, errors[0]
 
 
 @pytest.mark.parametrize("device", [driver.H200, driver.A100], ids=lambda device: device.architecture)
