@@ -28,8 +28,6 @@
 namespace gatewise {
 
 constexpr u32 EMPTY = 0xffffffffu;
-// A reader gives up after this many fruitless reads (half a minute and more) and stops the whole kernel.
-constexpr u32 PATIENCE = 1u << 26;
 
 __device__ __forceinline__ u32 not_empty(u32 word) { return word == EMPTY ? 0x7fffffffu : word; }  // one NaN for another
 
@@ -54,10 +52,6 @@ __device__ __forceinline__ u32 cycles() {
 
 __device__ __forceinline__ bool is_empty(const uint4& w) {
   return w.x == EMPTY || w.y == EMPTY || w.z == EMPTY || w.w == EMPTY;
-}
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
 // Bytes between rows in shared memory: 64 more than a multiple of 128, so that two rows' chunks lie in different banks.

@@ -74,6 +74,14 @@ struct Arguments {
   Storage<E>* init_cell_gradient;   // [N, D, H]
 };
 
+// In persistent kernels, a block that waits for another gives up after this many fruitless looks (half a minute and more) and
+// stops the whole kernel.
+constexpr u32 PATIENCE = 1u << 26;
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
 // The input time of a direction's step number `step`.
 __device__ __forceinline__ int time_of(const Arguments& a, int d, int step) {
   return (int(a.backwards) >> d) & 1 ? int(a.T) - 1 - step : step;

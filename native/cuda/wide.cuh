@@ -62,13 +62,6 @@ constexpr int LENGTHS_AT = SUMS_AT + SOURCES * ROWS * SUM_PITCH * 4;
 constexpr int BARRIERS_AT = LENGTHS_AT + ROWS * 4;
 static_assert(BARRIERS_AT + RING * 16 == GATEWISE_SHARED_BYTES);
 
-// A reader gives up after this many fruitless looks (half a minute and more) and stops the whole kernel.
-constexpr u32 PATIENCE = 1u << 26;
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
-
 __device__ __forceinline__ void barrier_init(u32 at, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
