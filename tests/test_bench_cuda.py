@@ -134,3 +134,17 @@ def test_without_a_gpu_it_says_so() -> None:
     done = CliRunner().invoke(bench.app, ["cuda", "--quick"])
     assert done.exit_code == 2
     assert "NVIDIA" in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--family", "grid,wide"], "family must be one of block, cluster, grid, wide, steps, got 'grid,wide'"),
+        (["--shapes", "64,256"], "a shape is T,N,I,H or T,N,I,H,bi with whole numbers from 1, got '64,256'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINES["cuda"], "unavailable", lambda: None)
+    done = CliRunner().invoke(bench.app, ["cuda", *given], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert expected in done.output

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
-#include <cstdlib>
 #include <new>
 #include <type_traits>
 

@@ -108,8 +108,8 @@ def cuda(
     sizes = bench.QUICK if quick else bench.SHAPES
     try:
         chosen = parse_names("cells", cells, bench.CELLS), parse_names("dtypes", dtypes, bench.DTYPES)
-        if family is not None:
-            (family,) = parse_names("family", family, FAMILIES)
+        if family is not None and family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         if shapes is not None:
             sizes = tuple((each.T, each.N, each.I, each.H, each.D) for each in parse_shapes(shapes))
     except ValueError as error:
