@@ -142,11 +142,11 @@ def _descriptor(chance: random.Random, operation: str) -> tuple[Any, int]:
     )
 
 
-def gradient_arguments(made: Sample, results: list[Any]) -> dict[str, Any]:
+def gradient_arguments(operation: str, results: list[Any]) -> dict[str, Any]:
     """What a forward call's results are called in the gradient call."""
-    if made.operation == "lstm":
+    if operation == "lstm":
         return {"cell_output_fwd": results[1], "z_state": results[2]}
-    if made.operation == "gru":
+    if operation == "gru":
         return {"output_fwd": results[0], "z_state": results[1]}
     return {"z_state": results[1]}
 
@@ -161,7 +161,7 @@ def reference(made: Sample) -> tuple[list[Array], list[Array], dict[str, Array]]
     with gatewise.use_engine("reference"):
         results = forward(**wide(made.arguments), descriptor=made.descriptor)
         dtype = made.arguments["source"].dtype
-        saved = {name: value.astype(dtype) for name, value in gradient_arguments(made, results).items()}
+        saved = {name: value.astype(dtype) for name, value in gradient_arguments(made.operation, results).items()}
         found = gradients(**wide(made.arguments), **wide(made.gradients), **wide(saved), descriptor=made.descriptor)
     return results, found, saved
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import gatewise
 from cuda_samples import kernel_jobs, sample
 from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM, Cell
 from gatewise.engines import cuda
-from gatewise.engines.cuda import compiler, driver, kernels, planner, products, warm
+from gatewise.engines.cuda import compiler, driver, kernels, planner, products, warm, wide_tiling
 from gatewise.engines.cuda.planner import Wish, choose, wish
 from gatewise.engines.cuda.tiling import REGISTERS, THREADS, Tiling
 from gatewise.engines.cuda.wide_tiling import HELD, WideTiling
@@ -54,8 +55,9 @@ def test_sampled_kernels_compile(architecture: str, seeds: tuple[int, ...]) -> N
 
 def test_the_wide_kernel_compiles_at_the_sizes_it_is_for() -> None:
     calls = [(gatewise.LSTMDescriptor(), 256, 1024), (gatewise.LSTMDescriptor(), 64, 2048), (GRU, 256, 1024)]
-    jobs = [job for call in calls for job in warm.jobs(call[0], "bfloat16", *call[1:], driver.H200, gradient=False)]
-    assert [file for file, _ in jobs].count("wide_forward.cu") == len(calls)
+    jobs = [job for call in calls for job in warm.jobs(call[0], "bfloat16", *call[1:], driver.H200)]
+    for source in ("wide_forward.cu", "wide_gradient.cu"):
+        assert [file for file, _ in jobs].count(source) == len(calls)
     _, errors = warm.compile_all(jobs, "sm_90", processes=2)
     assert not errors, errors[0]
 
@@ -80,6 +82,7 @@ def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Dev
                     assert t.groups * t.blocks * directions <= device.sm_count
                     assert t.held <= min(HELD, t.fragments)
                     assert t.groups * t.rows >= N
+                    assert t.fits
                     continue
                 assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= REGISTERS + 8
                 assert t.groups * t.passes * t.pass_rows >= N
@@ -113,15 +116,27 @@ def test_much_work_is_left_to_a_library_if_there_is_one(found: bool, monkeypatch
     choose.cache_clear()
 
 
-def test_the_wide_kernel_is_for_forward_steps_with_much_work() -> None:
-    def family(N: int, H: int, cell: Cell = LSTM, dtype: str = "bfloat16", backward: bool = False) -> str:
+def test_the_wide_kernels_are_for_steps_with_much_work() -> None:
+    def family(N: int, H: int, backward: bool, cell: Cell = LSTM, dtype: str = "bfloat16") -> str:
         return choose(cell, backward, N, H, 1, dtype, False, driver.H200, Wish()).family
 
-    assert family(256, 1024) == "wide"
-    assert family(64, 2048) == "wide"
-    assert family(64, 512) == "grid"
-    assert "wide" not in {family(256, 1024, GRU_BEFORE), family(256, 1024, dtype="float32"), family(256, 1024, backward=True)}
-    assert choose(LSTM, False, 256, 1024, 1, "bfloat16", False, driver.A100, Wish()).family != "wide"
+    for backward in (False, True):
+        assert family(256, 1024, backward) == "wide"
+        assert family(64, 2048, backward) == "wide"
+        assert family(64, 512, backward) == "grid"
+        assert "wide" not in {family(256, 1024, backward, GRU_BEFORE), family(256, 1024, backward, dtype="float32")}
+        assert choose(LSTM, backward, 256, 1024, 1, "bfloat16", False, driver.A100, Wish()).family != "wide"
+
+
+def test_wide_kernels_are_cut_without_rest() -> None:
+    """Every unit has an owner, every k a part, whatever H and the number of gates."""
+    for cell, backward, H in itertools.product((LSTM, GRU_AFTER), (False, True), (1, 33, 64, 200, 700, 1000, 1300, 2048)):
+        for t in wide_tiling.candidates(cell, backward, 40, H, 1, driver.H200):
+            assert t.padded >= H
+            assert t.blocks * t.units == t.padded
+            assert t.blocks % t.parts == 0
+            assert t.parts * t.k == t.padded * (len(cell.gates) if backward else 1)
+            assert t.packed_bytes == t.padded * t.parts * t.k * (1 if backward else 4) * 2
 
 
 def test_blocks_look_for_results_when_they_can_be_there() -> None:

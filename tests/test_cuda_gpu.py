@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 
 import gatewise
-from cuda_samples import OPERATIONS, TOLERANCE, Sample, difference, kernel_jobs, reference, sample, sensitivity
+from cuda_samples import (
+    OPERATIONS,
+    TOLERANCE,
+    Sample,
+    difference,
+    gradient_arguments,
+    kernel_jobs,
+    reference,
+    sample,
+    sensitivity,
+)
 from gatewise import checking
 from gatewise.benchmark.cuda import descriptor_of
 from gatewise.cells import LSTM
@@ -211,17 +221,19 @@ def test_arrays_on_two_devices_are_refused() -> None:
 
 @pytest.mark.parametrize(("N", "H"), [(256, 1024), (64, 2048), (100, 700)])
 @pytest.mark.parametrize("operation", ["lstm", "gru"])
-def test_the_wide_kernel_agrees_with_products_step_by_step(operation: str, N: int, H: int) -> None:
-    arguments, _, descriptor = training_call(6, N, H, operation)
+def test_the_wide_kernels_agree_with_products_step_by_step(operation: str, N: int, H: int) -> None:
+    arguments, incoming, descriptor = training_call(6, N, H, operation)
     if operation == "gru":
         descriptor = gatewise.GRUDescriptor(training=True, reset_after=True)
     arguments["recurrent_weight"] *= 4
     arguments["init_state"] *= H**0.5
-    results = []
-    for family in ("wide", "steps"):
+    results, saved = [], {}
+    for family in ("steps", "wide"):
         with planner.wish(family):
-            results.append(OPERATIONS[operation][0](**arguments, descriptor=descriptor))
-    for wide, steps in zip(*results, strict=True):
+            forward = OPERATIONS[operation][0](**arguments, descriptor=descriptor)
+            saved = saved or gradient_arguments(operation, forward)
+            results.append([*forward, *OPERATIONS[operation][1](**arguments, **incoming, **saved, descriptor=descriptor)])
+    for steps, wide in zip(*results, strict=True):
         assert difference(wide.float().cpu().numpy(), steps.double().cpu().numpy()) < TOLERANCE["bfloat16"]
 
 
@@ -265,11 +277,7 @@ def training_call(T: int, N: int, H: int, operation: str = "lstm", seed: int = 1
 def train(arguments: dict[str, Any], extra: dict[str, Any], descriptor: Any, operation: str = "lstm") -> list[Any]:
     forward, gradients = OPERATIONS[operation]
     results = forward(**arguments, descriptor=descriptor)
-    saved = {"z_state": results[-1]}
-    if operation == "lstm":
-        saved["cell_output_fwd"] = results[1]
-    elif operation == "gru":
-        saved["output_fwd"] = results[0]
+    saved = gradient_arguments(operation, results)
     return [*results, *gradients(**arguments, **extra, **saved, descriptor=descriptor)]
 
 

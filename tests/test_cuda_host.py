@@ -34,7 +34,7 @@ def run(made: Sample, library: Library, kind: Kind, given: dict[str, Any]) -> tu
     library.calls, kind.allocated = [], []
     with planner.wish(made.family, made.pick, made.starve), gatewise.use_precision(precision):
         results = forward(**arguments, descriptor=made.descriptor)
-        saved = gradient_arguments(made, results)
+        saved = gradient_arguments(made.operation, results)
         results += gradients(**arguments, **extra, **saved, descriptor=made.descriptor)
     return results, library.calls, len(kind.allocated)
 

@@ -7,29 +7,48 @@ using Result = GATEWISE_RESULT_ELEMENT;
 using V = typename E::Value;
 
 // to[i, j, k] = from[i, j, k] by strides, in [size_i, size_j, size_k]; zero where i >= lengths[j] if lengths are given.
-// `to` is contiguous along k. `Index` is as narrow as the size allows: divisions of 64-bit numbers would take longer than all
-// the rest.
-template <class Index>
-__device__ __forceinline__ void copy_all(const Storage<E>* from, Storage<E>* to, i64 size_i, Index size_j, Index size_k,
-                                         i64 stride_i, i64 stride_j, i64 stride_k, i64 to_i, i64 to_j, const void* lengths,
-                                         i64 lengths_type, i64 lengths_stride) {
-  const Index total = size_i * size_j * size_k, stride = Index(gridDim.x) * blockDim.x;
-  for (Index at = Index(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += stride) {
+// `to` is contiguous along k.
+struct Copy {
+  const void* from;
+  void* to;
+  i64 size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j;
+  const void* lengths;
+  i64 lengths_type, lengths_stride;
+};
+
+// `Index` is as narrow as the size allows: divisions of 64-bit numbers would take longer than all the rest.
+template <class Item, class Index>
+__device__ __forceinline__ void copy_items(const Copy& c) {
+  const Item* from = static_cast<const Item*>(c.from);
+  Item* to = static_cast<Item*>(c.to);
+  const Index size_j = c.size_j, size_k = c.size_k, total = c.size_i * c.size_j * c.size_k;
+  for (Index at = Index(blockIdx.x) * blockDim.x + threadIdx.x; at < total; at += Index(gridDim.x) * blockDim.x) {
     const Index row = at / size_k, k = at - row * size_k, i = row / size_j, j = row - i * size_j;
-    const bool taken = lengths == nullptr || i64(i) < read_integer(lengths, lengths_type, j * lengths_stride);
-    to[i * to_i + j * to_j + k] = taken ? from[i * stride_i + j * stride_j + k * stride_k] : Storage<E>(0);
+    const bool taken = c.lengths == nullptr || i64(i) < read_integer(c.lengths, c.lengths_type, j * c.lengths_stride);
+    to[i * c.to_i + j * c.to_j + k] = taken ? from[i * c.stride_i + j * c.stride_j + k * c.stride_k] : Item{};
+  }
+}
+
+template <class Item>
+__device__ __forceinline__ void copy_all(const Copy& c) {
+  if (c.size_i * c.size_j * c.size_k < 0x7f000000) {  // and a stride more still fits
+    copy_items<Item, u32>(c);
+  } else {
+    copy_items<Item, i64>(c);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    copy(const Storage<E>* from, Storage<E>* to, i64 size_i, i64 size_j, i64 size_k, i64 stride_i, i64 stride_j, i64 stride_k,
-         i64 to_i, i64 to_j, const void* lengths, i64 lengths_type, i64 lengths_stride) {
-  if (size_i * size_j * size_k < 0x7f000000) {  // and a stride more still fits
-    copy_all<u32>(from, to, size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j, lengths, lengths_type,
-                  lengths_stride);
+    copy(const void* from, void* to, i64 size_i, i64 size_j, i64 size_k, i64 stride_i, i64 stride_j, i64 stride_k, i64 to_i,
+         i64 to_j, const void* lengths, i64 lengths_type, i64 lengths_stride) {
+  Copy c{from, to, size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j, lengths, lengths_type, lengths_stride};
+  constexpr i64 WHOLE = 16 / sizeof(Storage<E>);  // elements in 16 bytes, taken at a time if all lie so
+  const i64 places = reinterpret_cast<i64>(from) | reinterpret_cast<i64>(to);
+  if (stride_k == 1 && places % 16 == 0 && (size_k | stride_i | stride_j | to_i | to_j) % WHOLE == 0) {
+    c.size_k /= WHOLE, c.stride_i /= WHOLE, c.stride_j /= WHOLE, c.to_i /= WHOLE, c.to_j /= WHOLE;
+    copy_all<uint4>(c);
   } else {
-    copy_all<i64>(from, to, size_i, size_j, size_k, stride_i, stride_j, stride_k, to_i, to_j, lengths, lengths_type,
-                  lengths_stride);
+    copy_all<Storage<E>>(c);
   }
 }
 

@@ -24,34 +24,14 @@
 // - Rows past the last are never written and may hold anything; each reaches only its own column of sums, which nobody uses.
 #pragma once
 #include "tiles.cuh"
+#include "words.cuh"
 
 namespace gatewise {
-
-constexpr u32 EMPTY = 0xffffffffu;
-
-__device__ __forceinline__ u32 not_empty(u32 word) { return word == EMPTY ? 0x7fffffffu : word; }  // one NaN for another
-
-__device__ __forceinline__ uint4 load_relaxed(const u32* from) {
-  uint4 w;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from)
-               : "memory");
-  return w;
-}
-
-__device__ __forceinline__ void store_relaxed(u32* to, u32 word) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(not_empty(word)) : "memory");
-}
 
 __device__ __forceinline__ u32 cycles() {
   u32 now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
   return now;
-}
-
-__device__ __forceinline__ bool is_empty(const uint4& w) {
-  return w.x == EMPTY || w.y == EMPTY || w.z == EMPTY || w.w == EMPTY;
 }
 
 // Bytes between rows in shared memory: 64 more than a multiple of 128, so that two rows' chunks lie in different banks.

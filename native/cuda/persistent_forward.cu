@@ -66,7 +66,7 @@ struct ForwardBlock : Block {
           const V h = initial(a.init_state, at);
           carry(pass, i, 0, r) = h;
           if constexpr (Cell::has_cell) carry(pass, i, 1, r) = initial(a.init_cell, at);
-          operand[r] = padded(pair, (part.reset != 0 ? V(0) : h) * E::load(part.mask));
+          operand[r] = padded(pair, (part.reset != 0 ? V(0) : h) * part.mask[0]);
         }
         hand_pair<0>(pair, pass, t, 0, operand[0], operand[1]);
       }
@@ -143,7 +143,7 @@ struct ForwardBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) points[i][r].write_results(a, spot(pair, pass, r), now);
+      for (int r = 0; r < 2; ++r) write_results(a, spot(pair, pass, r), now, &points[i][r]);
     }
     if constexpr (!ON_CHIP) fetch_next(step, pass);
   }

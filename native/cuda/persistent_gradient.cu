@@ -39,7 +39,7 @@ struct GradientBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) points[i][r].template write_dx<PHASE>(a, spot(pair, pass, r), now);
+      for (int r = 0; r < 2; ++r) write_dx<PHASE>(a, spot(pair, pass, r), now, &points[i][r]);
     }
   }
 

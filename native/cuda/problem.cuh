@@ -50,8 +50,9 @@ struct Arguments {
   const Storage<E>* recurrent_weight;  // [D, G, H, H]
   uint4* weights;                      // the same, in the order the tensor cores take them (tiles.cuh)
   i64 look_after;  // persistent kernels: cycles between handing operands on and looking for those of others (exchange.cuh)
-  u32* exchange;   // wide kernels: what blocks hand each other, and how often they did (wide.cuh)
+  u32* exchange;   // wide kernels: operands that blocks hand each other, how many did, and parts of sums (wide.cuh)
   u32* counters;
+  uint4* parts;
   Storage<E>* state;    // [T, N, D, H]: result of the forward kernels, argument of the gradient kernels; the next two too
   Storage<E>* cell;     // [T, N, D, H]
   Storage<E>* z_state;  // [T, N, D, G, H]

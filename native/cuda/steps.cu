@@ -65,7 +65,7 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, int step) {
     if (carries_state(a)) at.carry(a, 0) = h;
     if constexpr (Cell::has_cell) at.carry(a, 1) = c;
     if (t_next >= 0) write<E>(a.operand0, at.unit_at, operand);
-    point.write_results(a, at, now);
+    write_results(a, at, now, &point);
   }
 }
 
@@ -100,7 +100,7 @@ __device__ __forceinline__ void gradient_phase(const Arguments& a, int step) {
     const int g = Cell::first_gate[PHASE] + i;
     write<E>(a.du, (row * G + SLOT[g]) * HP + at.unit, point.active ? point.v.du[g] : V(0));
   }
-  point.write_dx<PHASE>(a, at, now);
+  write_dx<PHASE>(a, at, now, &point);
   if constexpr (PHASE == 0) {
     point.retreat(dh, dc);
     if (carries_state(a)) at.carry(a, 0) = dh;
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_start(const __grid
   const V h = initial(a.init_state, at);
   at.carry(a, 0) = h;
   if constexpr (Cell::has_cell) at.carry(a, 1) = initial(a.init_cell, at);
-  write<E>(a.operand0, at.unit_at, (part.reset != 0 ? V(0) : h) * E::load(part.mask));
+  write<E>(a.operand0, at.unit_at, (part.reset != 0 ? V(0) : h) * part.mask[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) forward_step0(const __grid_constant__ Arguments a, i64 step) {

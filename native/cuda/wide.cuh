@@ -1,95 +1,85 @@
-// A persistent forward kernel for steps with much work: the product runs on Hopper's warp group instructions.
+// Persistent kernels for steps with much work: the products run on Hopper's warp group instructions.
 //
-// A *group* of P blocks holds all of one direction's R and runs ROWS rows of the batch through all steps. A block owns U
-// units. Its two warp groups divide the units, or, where R is so large that a block can only own a few, the sums over k.
+// A *group* of P blocks holds all of one direction's R and runs ROWS rows of the batch through all steps. R is the tall
+// operand: forward its rows are gates of units; for gradients it is transposed, and they are units. The batch is the wide one.
 //
-// The weights are the tall operand, 64 rows for a warp group: each of its warps has 16 units of one gate (the fourth has
-// nothing to do for cells of three). The batch is the wide operand. The sums go through shared memory; there each thread finds
-// those of its own points, neighbouring lanes those of neighbouring units, as all arrays have them.
+// A *slice* is 128 of those rows. PARTS blocks share a slice and divide the sums over k. Each owns U of the slice's units: it
+// is sent the parts of their sums that the others have, does the maths, and hands the results on to all as operands of the
+// next product. The two warp groups of a block divide the rows. A warp has a *tile* of 16: units, or one gate of 16 units (the
+// fourth warp has nothing to do for cells of three gates).
 //
 // Weights lie in shared memory, and what does not fit (HELD *fragments* of 16 k) in registers. Operands come from the other
-// blocks through device memory, a *chunk* for each of them, laid out as the instructions take it. One more warp, the
-// *bringer*, looks for them and has them copied into a ring of *strips* of 64 k in shared memory, while strips before are
-// multiplied, and results written.
+// blocks through device memory, laid out as the instructions take them. One more thread, the *bringer*, looks for them and
+// has them copied into a ring of *strips* of 64 k in shared memory, while strips before are multiplied, and results written.
 //
-// The contract of the exchange:
-// - There are two buffers, by turns, and a counter for every block, zero before the kernel starts. A block writes its chunk, its
-//   threads meet, and one of them sets the counter, releasing what all have written. The bringer acquires it.
-// - A block hands on the operands of step s + 2, in the buffer of step s, only when it has everybody's of step s + 1: so
-//   everybody has multiplied, and read, those of step s.
-// - All blocks run at once, since the launch is cooperative; a counter that never comes ends the kernel (PATIENCE).
+// The contract of the exchange of operands:
+// - Products are numbered; their operands lie in two buffers by turns. A block writes its chunk, its threads meet, and one of
+//   them adds to the counter of the part of k that the chunk is in, releasing what all have written. The bringer acquires it
+//   when all blocks of that part have. Counters are zero before the kernel starts.
+// - A block hands on operands s + 2, in the buffer of s, only after product s + 1. That took everybody's operands s + 1, or
+//   sums that others made of them: every block of the slice has some part of k, together they have all. Nobody hands on
+//   operands s + 1 before its own product s, so all have read operands s.
+// The contract of the exchange of sums, where PARTS > 1:
+// - They are words that are their own flags (words.cuh), in two buffers by turns, EMPTY before the kernel starts. Their owner
+//   empties them when it has read them, before it hands on, which releases that.
+// - A block writes sums s + 2 only after product s + 2, whose operands somebody computed from sums s + 1 of all parts, and they
+//   were computed from everybody's operands s + 1: so all have read, and emptied, their sums s. Sums need no fence for that:
+//   nothing made of them can be there before them.
+// All blocks run at once, since the launch is cooperative; what never comes ends the kernel (PATIENCE).
 #pragma once
 #include "points.cuh"
+#include "warp_groups.cuh"
+#include "words.cuh"
 
 namespace gatewise {
 
-using u64 = unsigned long long;
-
-constexpr bool DIVIDES_K = GATEWISE_DIVIDES_K;
+constexpr bool BACKWARD = GATEWISE_BACKWARD;
 constexpr int ROWS = GATEWISE_ROWS;
+constexpr int PARTS = GATEWISE_PARTS;
 constexpr int RING = GATEWISE_RING;
 constexpr int HELD = GATEWISE_HELD;
 constexpr int WORKERS = 256;            // threads of the two warp groups
-constexpr int THREADS = WORKERS + 128;  // and of the bringer's, whose other warps leave at once
-constexpr int U = DIVIDES_K ? 16 : 32;
-constexpr int P = HP / U;
-constexpr int NT = ROWS / 8;                // column tiles
-constexpr int POINTS = ROWS * U / WORKERS;  // of a thread
+constexpr int THREADS = WORKERS + 128;  // and of the bringer's, whose other threads leave at once
+constexpr int SLICE = BACKWARD ? 128 : 32;  // units
+constexpr int SLICES = HP / SLICE;
+constexpr int P = SLICES * PARTS;
+constexpr int U = SLICE / PARTS;
+constexpr int DEPTH = BACKWARD ? G : 1;  // operands of a unit
+constexpr int CHUNK = DEPTH * U;         // operands a block hands on for a row, [gate][unit]
+constexpr int K = SLICES * CHUNK;        // of a part: so many blocks hand it on
 constexpr int STRIP = 64;
-constexpr int STRIPS = HP / STRIP;
-constexpr int CHUNKS = STRIP / U;          // of a strip
-constexpr int PARTS = DIVIDES_K ? 2 : 4;   // instructions of a warp group for a strip
-constexpr int FRAGMENTS = STRIPS * PARTS;  // of a warp group's weights
+constexpr int STRIPS = K / STRIP;
+constexpr int FRAGMENTS = K / 16;  // of a warp group's weights
 constexpr int FRAGMENT_BYTES = 64 * 16 * 2;
-constexpr int CHUNK_BYTES = U * ROWS * 2;
 constexpr int STRIP_BYTES = STRIP * ROWS * 2;
+constexpr int NT = ROWS / 8;      // column tiles
+constexpr int OWN = 8 / PARTS;    // tiles whose sums a block owns
+constexpr int GATE_TILES = BACKWARD ? 1 : 4;  // of 16 units
+constexpr int GATE_SUMS = BACKWARD ? 1 : G;   // of a unit
+constexpr int TILE_QUADS = NT * 32;
+constexpr int QUADS = U / 16 * TILE_QUADS / WORKERS;  // of a thread
+constexpr int POINTS = 4 * QUADS;
+constexpr int WIDTH = H % 2 == 0 ? 2 : 1;  // neighbouring units that are read and written together
 static_assert(PHASES == 1 && G > 1 && G <= 4 && E::per_word == 2);
-static_assert(HP % STRIP == 0 && ROWS * U % WORKERS == 0 && HELD <= FRAGMENTS);
+static_assert(HP % SLICE == 0 && K % STRIP == 0 && OWN % GATE_TILES == 0 && QUADS * WORKERS == U / 16 * TILE_QUADS);
+static_assert(HELD <= FRAGMENTS);
 
 // Shared memory, in this order; the planner computes the total (wide_tiling.py):
 // - weights of each warp group that are not held in registers;
 // - the ring;
-// - sums, [row][gate and unit], for each warp group if they divide k. Written after a product, then the workers meet, then read;
-//   they are overwritten after the next product, when the workers have met to hand on;
+// - sums, if PARTS is 1. Written after a product, then the workers meet, then read; they are overwritten after the next
+//   product, when the workers have met to hand on;
 // - lengths of the rows, written once;
 // - barriers: a strip has come, and has been read, for each place in the ring.
 constexpr int SHARED = FRAGMENTS - HELD;
 constexpr int WEIGHTS_BYTES = 2 * SHARED * FRAGMENT_BYTES;
-constexpr int SOURCES = DIVIDES_K ? 2 : 1;
-constexpr int SUM_PITCH = 4 * U + 4;  // so that rows 2 apart lie 8 banks apart
 constexpr int SUMS_AT = WEIGHTS_BYTES + RING * STRIP_BYTES;
-constexpr int LENGTHS_AT = SUMS_AT + SOURCES * ROWS * SUM_PITCH * 4;
+constexpr int LENGTHS_AT = SUMS_AT + (PARTS == 1 ? 8 * TILE_QUADS * 16 : 0);
 constexpr int BARRIERS_AT = LENGTHS_AT + ROWS * 4;
 static_assert(BARRIERS_AT + RING * 16 == GATEWISE_SHARED_BYTES);
 
-__device__ __forceinline__ void barrier_init(u32 at, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(u32 at) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(u32 at, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-// Until the barrier has been passed a number of times of this parity.
-__device__ __forceinline__ void barrier_wait(u32 at, u32 parity) {
-  for (u32 passed = 0; !passed;) {
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed)
-                 : "r"(at), "r"(parity)
-                 : "memory");
-  }
-}
 // Of the threads that work.
 __device__ __forceinline__ void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
-
-__device__ __forceinline__ void copy_in(u32 to, const void* from, int bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(barrier)
-               : "memory");
-}
-// Between what threads write, or have acquired, in device memory and what the copy engine reads.
-__device__ __forceinline__ void before_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 __device__ __forceinline__ void await_count(const u32* counter, u32 wanted) {
   for (u32 tries = 0;; ++tries) {
@@ -100,74 +90,23 @@ __device__ __forceinline__ void await_count(const u32* counter, u32 wanted) {
   }
 }
 
-// The instructions. A matrix in shared memory is made of pieces of 8 rows of 16 bytes; `along_k` and 128 are the bytes
-// between neighbouring pieces.
-__device__ __forceinline__ u64 matrix_at(u32 address, int along_k) {
-  return u64((address & 0x3ffff) >> 4) | u64(along_k >> 4) << 16 | u64(128 >> 4) << 32;
-}
-__device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING>
-__device__ __forceinline__ void group_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-template <class Element, int COLUMNS>
-struct WarpGroup;
-
-// sums (+)= rows columns^T over 16 k, rows from registers or from shared memory; `add` is 0 for the first.
-#define GATEWISE_WARP_GROUP(ELEMENT, TYPE, COLUMNS, LIST, I0, I1, I2, I3, I4, I5, ...)                                            \
-  template <>                                                                                                                     \
-  struct WarpGroup<ELEMENT, COLUMNS> {                                                                                            \
-    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 2], const u32 (&rows)[4], u64 columns, int add) {        \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" I5 ", 0;\n"                                                               \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" LIST "}, {%" I0 ",%" I1 ",%" I2     \
-                   ",%" I3 "}, %" I4 ", p, 1, 1, 0;\n}"                                                                           \
-                   : __VA_ARGS__                                                                                                  \
-                   : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(columns), "r"(add));                             \
-    }                                                                                                                             \
-    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 2], u64 rows, u64 columns, int add) {                    \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" I2 ", 0;\n"                                                               \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" LIST "}, %" I0 ", %" I1             \
-                   ", p, 1, 1, 0, 0;\n}"                                                                                          \
-                   : __VA_ARGS__                                                                                                  \
-                   : "l"(rows), "l"(columns), "r"(add));                                                                          \
-    }                                                                                                                             \
-  };
-#define GATEWISE_ELEMENTS(...)                               \
-  GATEWISE_WARP_GROUP(Bfloat16, "bf16", __VA_ARGS__) \
-  GATEWISE_WARP_GROUP(Float16, "f16", __VA_ARGS__)
-#define GATEWISE_4(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3])
-#define GATEWISE_16(I) GATEWISE_4(I), GATEWISE_4(I + 4), GATEWISE_4(I + 8), GATEWISE_4(I + 12)
-#define GATEWISE_FIRST_8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define GATEWISE_FIRST_16 GATEWISE_FIRST_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define GATEWISE_FIRST_32 GATEWISE_FIRST_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-GATEWISE_ELEMENTS(16, GATEWISE_FIRST_8, "8", "9", "10", "11", "12", "13", GATEWISE_4(0), GATEWISE_4(4))
-GATEWISE_ELEMENTS(32, GATEWISE_FIRST_16, "16", "17", "18", "19", "20", "21", GATEWISE_16(0))
-GATEWISE_ELEMENTS(64, GATEWISE_FIRST_32, "32", "33", "34", "35", "36", "37", GATEWISE_16(0), GATEWISE_16(16))
-#undef GATEWISE_WARP_GROUP
-#undef GATEWISE_ELEMENTS
-#undef GATEWISE_4
-#undef GATEWISE_16
-#undef GATEWISE_FIRST_8
-#undef GATEWISE_FIRST_16
-#undef GATEWISE_FIRST_32
-
-// Two neighbouring elements of R in the row `row` of a warp group's weights, from k on; zero in the padding.
-__device__ __forceinline__ u32 weight_word(const Arguments& a, int d, int p, int warps, int row, int k) {
-  const int gate = row / 16, in_warp = row % 8 * 2 + row % 16 / 8;  // a thread's two rows are neighbouring units
-  const int unit = p * U + (DIVIDES_K ? 0 : warps * 16) + in_warp;
-  V two[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool exists = gate < G && unit < H && k + i < H;
-    two[i] = exists ? read<E>(a.recurrent_weight, ((i64(d) * G + SLOT[gate < G ? gate : 0]) * H + unit) * H + k + i) : V(0);
-  }
-  return E::word(two[0], two[1]);
+// The weight of a row of a block's slice (0 to 127) at a k of its part; zero in the padding.
+__device__ __forceinline__ V weight(const Arguments& a, int d, int p, int row, int k) {
+  const int tile = row / 16, in_tile = row % 8 * 2 + row % 16 / 8;  // a thread's two rows are neighbouring units
+  const int of_row = p / PARTS * SLICE + tile / GATE_TILES * 16 + in_tile;
+  const int of_k = (p % PARTS * SLICES + k / CHUNK) * U + k % U;
+  const int gate = BACKWARD ? k % CHUNK / U : tile % 4;
+  if (gate >= G || of_row >= H || of_k >= H) return V(0);
+  const i64 first = (i64(d) * G + SLOT[gate < G ? gate : 0]) * H;
+  return read<E>(a.recurrent_weight, BACKWARD ? (first + of_k) * H + of_row : (first + of_row) * H + of_k);
 }
 
-// Packed weights: [direction][block][warp group][fragment][128 uint4]. Those to be held, the first, lie as the lanes hold them,
-// the others as they lie in shared memory.
+// How many of the fragments before this one are held: they are spread evenly, since the instructions take them slower.
+__host__ __device__ constexpr int held_before(int fragment) { return fragment * HELD / FRAGMENTS; }
+__host__ __device__ constexpr bool is_held(int fragment) { return held_before(fragment + 1) > held_before(fragment); }
+
+// Packed weights: [direction][block][warp group][fragment][128 uint4]. Those to be held lie as the lanes hold them, the others
+// as they lie in shared memory.
 __device__ __forceinline__ i64 weights_at(int d, int p, int warps) { return ((i64(d) * P + p) * 2 + warps) * FRAGMENTS * 128; }
 
 __device__ __forceinline__ void pack_weights(const Arguments& a) {
@@ -176,9 +115,11 @@ __device__ __forceinline__ void pack_weights(const Arguments& a) {
     const int i = at % 128, fragment = at / 128 % FRAGMENTS;
     const i64 rest = at / (128 * FRAGMENTS);
     const int warps = rest % 2, p = rest / 2 % P, d = rest / (2 * P);
-    const int k = fragment / PARTS * STRIP + (DIVIDES_K ? warps * (STRIP / 2) : 0) + fragment % PARTS * 16;
-    const auto word = [&](int row, int more) { return weight_word(a, d, p, warps, row, k + more); };
-    if (fragment < HELD) {
+    const auto word = [&](int row, int more) {
+      const int k = fragment * 16 + more;
+      return E::word(weight(a, d, p, warps * 64 + row, k), weight(a, d, p, warps * 64 + row, k + 1));
+    };
+    if (is_held(fragment)) {
       const int row = i / 32 * 16 + i % 32 / 4, more = 2 * (i % 4);
       a.weights[at] = make_uint4(word(row, more), word(row + 8, more), word(row, more + 8), word(row + 8, more + 8));
     } else {
@@ -188,14 +129,19 @@ __device__ __forceinline__ void pack_weights(const Arguments& a) {
   }
 }
 
-// A block's group: the operands of a step, and how often each block has handed on.
-__device__ __forceinline__ u32* operands_of(const Arguments& a, u32 step) {
+// A block's group: the operands of a product, [k / 8][row][k % 8], and how many blocks have handed on each part of them.
+__device__ __forceinline__ u32* operands_of(const Arguments& a, u32 turn) {
   const i64 groups = gridDim.x / P;  // of both directions
-  return a.exchange + ((step & 1) * groups + blockIdx.x / P) * (HP * ROWS / 2);
+  return a.exchange + ((turn & 1) * groups + blockIdx.x / P) * (PARTS * K * ROWS / 2);
 }
-__device__ __forceinline__ u32* counters_of(const Arguments& a) { return a.counters + blockIdx.x / P * P; }
+__device__ __forceinline__ u32* counter_of(const Arguments& a, int part) { return a.counters + blockIdx.x / P * PARTS + part; }
 
-// The ring in shared memory. Strips are numbered through all steps.
+// The sums that a block is sent: [part][own tile][quad].
+__device__ __forceinline__ uint4* sums_of(const Arguments& a, u32 turn, u32 block) {
+  return a.parts + ((turn & 1) * i64(gridDim.x) + block) * (8 * TILE_QUADS);
+}
+
+// The ring in shared memory. Strips are numbered through all products.
 struct Ring {
   u32 slots, barriers;
 
@@ -217,33 +163,25 @@ struct Ring {
   }
 };
 
-// The bringer: 32 lanes, each of which looks for a chunk; one has the strips copied, and must be quick about it.
-__device__ __forceinline__ void bring(const Arguments& a, const Ring& ring) {
-  constexpr int ROUND = 32 / CHUNKS;  // strips at a time
-  const int lane = threadIdx.x % 32;
-  const u32* counters = counters_of(a);
-  for (u32 step = 0; step < u32(a.T); ++step) {
-    const u32* operands = operands_of(a, step);
+// The bringer, one thread, for this many products. It must be quick about starting the copies.
+__device__ __forceinline__ void bring(const Arguments& a, const Ring& ring, u32 products) {
+  const int part = blockIdx.x % PARTS;
+  for (u32 turn = 0; turn < products; ++turn) {
+    await_count(counter_of(a, part), SLICES * (turn + 1));
+    before_copies();
+    const u32* operands = operands_of(a, turn) + part * (K * ROWS / 2);
 #pragma unroll
-    for (int start = 0; start < STRIPS; start += ROUND) {
-      if (start * CHUNKS + lane < P) await_count(counters + start * CHUNKS + lane, step + 1);
-      __syncwarp();
-      if (lane == 0) {
-        before_copies();
-#pragma unroll
-        for (int strip = start; strip < STRIPS && strip < start + ROUND; ++strip) {
-          const u32 number = step * STRIPS + strip;
-          if (number >= RING) barrier_wait(ring.was_read(number), (number / RING - 1) & 1);
-          barrier_expect(ring.come(number), STRIP_BYTES);
-          copy_in(ring.at(number), operands + strip * (STRIP_BYTES / 4), STRIP_BYTES, ring.come(number));
-        }
-      }
-      __syncwarp();
+    for (int strip = 0; strip < STRIPS; ++strip) {
+      const u32 number = turn * STRIPS + strip;
+      if (number >= RING) barrier_wait(ring.was_read(number), (number / RING - 1) & 1);
+      barrier_expect(ring.come(number), STRIP_BYTES);
+      copy_in(ring.at(number), operands + strip * (STRIP_BYTES / 4), STRIP_BYTES, ring.come(number));
     }
   }
 }
 
-// A block's weights, its products, the places of its points.
+// A block's weights, its products, the places of its points. Points come in *quads*, as the instructions leave sums: two
+// neighbouring units times two neighbouring rows of the batch, the unit changing first.
 struct WideBlock {
   const Arguments& a;
   char* room;
@@ -264,13 +202,17 @@ struct WideBlock {
     start_time = backwards ? int(a.T) - 1 : 0;
     pace = backwards ? -1 : 1;
     const uint4* from = a.weights + weights_at(d, p, warps) + threadIdx.x % 128;
-#pragma unroll
-    for (int i = 0; i < HELD; ++i) {
-      const uint4 w = __ldg(from + i * 128);
-      held[i][0] = w.x, held[i][1] = w.y, held[i][2] = w.z, held[i][3] = w.w;
-    }
     uint4* to = reinterpret_cast<uint4*>(room) + warps * SHARED * 128 + threadIdx.x % 128;
-    for (int i = 0; i < SHARED; ++i) to[i * 128] = __ldg(from + (HELD + i) * 128);
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; ++i) {
+      const uint4 w = __ldg(from + i * 128);
+      if (is_held(i)) {
+        u32(&kept)[4] = held[held_before(i) < HELD ? held_before(i) : 0];
+        kept[0] = w.x, kept[1] = w.y, kept[2] = w.z, kept[3] = w.w;
+      } else {
+        to[(i - held_before(i)) * 128] = w;
+      }
+    }
     if (given<LENGTHS>(a.lengths)) {
       for (int row = threadIdx.x; row < ROWS; row += WORKERS) {
         const int n = group * ROWS + row;
@@ -284,32 +226,34 @@ struct WideBlock {
   __device__ __forceinline__ int* lengths() const { return reinterpret_cast<int*>(room + LENGTHS_AT); }
   __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
 
-  // The thread's point i: a unit of the block and a row of the group.
-  __device__ __forceinline__ int unit() const { return lane % U; }
-  __device__ __forceinline__ int row(int i) const { return int(threadIdx.x) / U * POINTS + i; }
+  // The thread's point i: a unit of the block, which has sets of 16, and a row of the group.
+  __device__ __forceinline__ int set(int quad) const { return (quad * WORKERS + int(threadIdx.x)) / TILE_QUADS; }
+  __device__ __forceinline__ int in_set(int quad) const { return (quad * WORKERS + int(threadIdx.x)) % TILE_QUADS; }
+  __device__ __forceinline__ int unit(int i) const { return set(i / 4) * 16 + lane / 4 * 2 + i % 2; }
+  __device__ __forceinline__ int row(int i) const { return in_set(i / 4) / 32 * 8 + lane % 4 * 2 + i % 4 / 2; }
   __device__ __forceinline__ int length(int i) const { return given<LENGTHS>(a.lengths) ? lengths()[row(i)] : int(a.T); }
-  __device__ __forceinline__ Spot spot(int i) const { return Spot(a, d, group * ROWS + row(i), p * U + unit()); }
-  __device__ __forceinline__ bool pads() const { return HP != H && p * U + unit() >= H; }
+  __device__ __forceinline__ Spot spot(int i) const { return Spot(a, d, group * ROWS + row(i), p * U + unit(i), WIDTH); }
+  __device__ __forceinline__ bool pads(int i) const { return HP != H && p * U + unit(i) >= H; }
 
-  // The product of a step; its sums are in shared memory when all have met.
-  __device__ __forceinline__ void multiply(u32 step) const {
+  // A product; its sums are on their way to their owners when it returns.
+  __device__ __forceinline__ void multiply(u32 turn) const {
     float sums[NT * 4];
     const u32 weights = shared_address(room) + warps * SHARED * FRAGMENT_BYTES;
 #pragma unroll
     for (int strip = 0; strip < STRIPS; ++strip) {
-      const u32 number = step * STRIPS + strip;
+      const u32 number = turn * STRIPS + strip;
       barrier_wait(ring.come(number), (number / RING) & 1);
       __syncwarp();
       group_begin();
-      const u32 at = ring.at(number) + (DIVIDES_K ? warps * (STRIP_BYTES / 2) : 0);
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        const int fragment = strip * PARTS + part;
-        const u64 columns = matrix_at(at + part * (16 * ROWS * 2), ROWS * 16);
-        if (fragment < HELD) {
-          WarpGroup<E, ROWS>::multiply(sums, held[fragment < HELD ? fragment : 0], columns, fragment > 0);
+      for (int part = 0; part < STRIP / 16; ++part) {
+        const int fragment = strip * (STRIP / 16) + part;
+        const u64 columns = matrix_at(ring.at(number) + part * (16 * ROWS * 2), ROWS * 16);
+        const int kept = held_before(fragment);
+        if (is_held(fragment)) {
+          WarpGroup<E, ROWS>::multiply(sums, held[kept < HELD ? kept : 0], columns, fragment > 0);
         } else {
-          const u64 rows = matrix_at(weights + (fragment - HELD) * FRAGMENT_BYTES, 1024);
+          const u64 rows = matrix_at(weights + (fragment - kept) * FRAGMENT_BYTES, 1024);
           WarpGroup<E, ROWS>::multiply(sums, rows, columns, fragment > 0);
         }
       }
@@ -320,45 +264,106 @@ struct WideBlock {
       }
     }
     group_wait<0>();
-    if (lane == 0) barrier_arrive(ring.was_read(step * STRIPS + STRIPS - 1));
+    if (lane == 0) barrier_arrive(ring.was_read(turn * STRIPS + STRIPS - 1));
     __syncwarp();
-    float* to = reinterpret_cast<float*>(room + SUMS_AT) + (DIVIDES_K ? warps * ROWS * SUM_PITCH : warps * 16) +
-                2 * (lane % 4) * SUM_PITCH + warp * U + lane / 4 * 2;
-    if (warp < G) {
+    if (warp % GATE_TILES < GATE_SUMS) {
+      const int tile = warps * 4 + warp;
+      uint4* to = PARTS == 1 ? reinterpret_cast<uint4*>(room + SUMS_AT) : sums_of(a, turn, blockIdx.x - p % PARTS + tile / OWN);
+      to += (p % PARTS * OWN + tile % OWN) * TILE_QUADS + lane;
 #pragma unroll
-      for (int i = 0; i < NT * 2; ++i) {
-        const int from = i / 2 * 4 + i % 2;  // a row of the batch, two neighbouring units
-        *reinterpret_cast<float2*>(to + (i / 2 * 8 + i % 2) * SUM_PITCH) = make_float2(sums[from], sums[from + 2]);
+      for (int i = 0; i < NT; ++i) {
+        const uint4 quad = make_uint4(__float_as_uint(sums[4 * i]), __float_as_uint(sums[4 * i + 1]),
+                                      __float_as_uint(sums[4 * i + 2]), __float_as_uint(sums[4 * i + 3]));
+        if constexpr (PARTS == 1) {
+          to[i * 32] = quad;
+        } else {
+          store_relaxed(&to[i * 32].x, make_uint4(not_empty(quad.x), not_empty(quad.y), not_empty(quad.z), not_empty(quad.w)));
+        }
       }
     }
-    workers_meet();
+    if constexpr (PARTS == 1) workers_meet();
   }
 
-  // The sum of a gate for the thread's point i.
-  __device__ __forceinline__ float sum(int i, int gate) const {
-    const float* sums = reinterpret_cast<const float*>(room + SUMS_AT) + row(i) * SUM_PITCH + gate * U + unit();
-    return DIVIDES_K ? sums[0] + sums[ROWS * SUM_PITCH] : sums[0];
+  // The sums of the thread's points, those of all parts added up in their order.
+  __device__ __forceinline__ void collect(u32 turn, float (&sums)[GATE_SUMS][POINTS]) const {
+    uint4 words[QUADS][GATE_SUMS][PARTS];
+    uint4* from = PARTS == 1 ? reinterpret_cast<uint4*>(room + SUMS_AT) : sums_of(a, turn, blockIdx.x);
+    const auto place = [&](int quad, int gate, int part) {
+      return from + (part * OWN + set(quad) * GATE_TILES + gate) * TILE_QUADS + in_set(quad);
+    };
+#pragma unroll
+    for (int i = 0; i < QUADS * GATE_SUMS * PARTS; ++i) {
+      const int part = i % PARTS, gate = i / PARTS % GATE_SUMS, quad = i / (PARTS * GATE_SUMS);
+      uint4* at = place(quad, gate, part);
+      words[quad][gate][part] = PARTS == 1 ? *at : load_relaxed(&at->x);
+    }
+    if constexpr (PARTS > 1) {
+      for (u32 tries = 0;; ++tries) {
+        bool missing = false;
+#pragma unroll
+        for (int i = 0; i < QUADS * GATE_SUMS * PARTS; ++i) {
+          const int part = i % PARTS, gate = i / PARTS % GATE_SUMS, quad = i / (PARTS * GATE_SUMS);
+          if (is_empty(words[quad][gate][part])) {
+            missing = true;
+            words[quad][gate][part] = load_relaxed(&place(quad, gate, part)->x);
+          }
+        }
+        if (!missing) break;
+        if (tries == PATIENCE) __trap();
+      }
+#pragma unroll
+      for (int i = 0; i < QUADS * GATE_SUMS * PARTS; ++i) {
+        const int part = i % PARTS, gate = i / PARTS % GATE_SUMS, quad = i / (PARTS * GATE_SUMS);
+        store_relaxed(&place(quad, gate, part)->x, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < POINTS; ++i) {
+#pragma unroll
+      for (int gate = 0; gate < GATE_SUMS; ++gate) {
+        float sum = 0;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+          const uint4& quad = words[i / 4][gate][part];  // of the first unit: x, y; of the second: z, w
+          const float one = __uint_as_float(i % 4 == 0 ? quad.x : i % 4 == 1 ? quad.z : i % 4 == 2 ? quad.y : quad.w);
+          sum = part == 0 ? one : sum + one;
+        }
+        sums[gate][i] = sum;
+      }
+    }
   }
 
-  // Hands on the operands of a step, put together to pairs of neighbouring units.
-  __device__ __forceinline__ void hand_on(u32 step, const V (&values)[POINTS]) const {
-    u32* chunk = operands_of(a, step) + p * (CHUNK_BYTES / 4);
-    const bool odd = lane % 2;
-    const int pair = unit() / 2 * 2;
+  // Hands on operands: value(i, gate) for the thread's point i. Padding units must hand on zeros: they meet zero weights.
+  template <class Value>
+  __device__ __forceinline__ void hand_on(u32 turn, Value value) const {
+    u32* chunk = operands_of(a, turn) + p * (CHUNK * ROWS / 2);
 #pragma unroll
     for (int i = 0; i < POINTS; i += 2) {
-      const int next = i + 1 < POINTS ? i + 1 : i;
-      const V other = __shfl_xor_sync(0xffffffffu, odd ? values[i] : values[next], 1);
-      const u32 word = odd ? E::word(other, values[next]) : E::word(values[i], other);
-      const int n = row(odd ? next : i);
-      if (next > i || !odd) chunk[((pair / 8 * NT + n / 8) * 8 + n % 8) * 4 + pair % 8 / 2] = word;
+#pragma unroll
+      for (int gate = 0; gate < DEPTH; ++gate) {
+        const int k = gate * U + unit(i), n = row(i);
+        chunk[((k / 8 * NT + n / 8) * 8 + n % 8) * 4 + k % 8 / 2] = E::word(value(i, gate), value(i + 1, gate));
+      }
     }
     before_copies();
     workers_meet();
     if (threadIdx.x == 0) {
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counters_of(a) + p), "r"(step + 1) : "memory");
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter_of(a, p / SLICES)) : "memory");
     }
   }
 };
+
+// There are registers for 384 threads of 168; the workers take the bringer's. True for workers; for others the work is done.
+__device__ __forceinline__ bool begin(const Arguments& a, char* memory, u32 products) {
+  const Ring ring(memory);
+  ring.init();
+  if (threadIdx.x >= WORKERS) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == WORKERS) bring(a, ring, products);
+    return false;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  return true;
+}
 
 }  // namespace gatewise

@@ -200,9 +200,9 @@ class Call:
         for launch, rows in products.plain(self.index, product, *pointers):
             self.launch(launch, *rows)
 
-    def _mark_empty(self, pointer: int, count: int) -> None:
-        """Fill an array of `count` operands with the word that means `not written yet` (native/cuda/exchange.cuh)."""
-        self.tape.set_words(0xFFFFFFFF, pointer, count * self.problem.dtype.itemsize // 4)
+    def _mark_empty(self, pointer: int, words: int) -> None:
+        """Fill memory with the word that means `not written yet` (native/cuda/words.cuh)."""
+        self.tape.set_words(0xFFFFFFFF, pointer, words)
 
     def run_persistent(self, values: dict[str, int], exchanged: dict[str, int], input_dtype: str | None = None) -> None:
         """Pack the weights and run all steps. `exchanged`: the arrays through which blocks hand each other operands, and their
@@ -214,10 +214,14 @@ class Call:
             counters = tiling.counters(p.D)
             values["counters"] = self.scratch(counters, "uint32")
             self.clear(values["counters"], 4 * counters)
+            if tiling.parts > 1:
+                words = tiling.sum_words(p.D)
+                values["parts"] = self.scratch(words, "uint32")
+                self._mark_empty(values["parts"], words)
         elif tiling.family == "grid":
             values["look_after"] = tiling.look_after(p.N, p.D)
             for name, count in exchanged.items():
-                self._mark_empty(values[name], count)
+                self._mark_empty(values[name], count * p.dtype.itemsize // 4)
 
         def launches() -> tuple[driver.Launch, driver.Launch]:
             given = self.macros(input_dtype) | kernels.tiling_macros(tiling, self.options)

@@ -20,7 +20,7 @@ FIELDS = (
     "x", "bias", "peephole", "secondary_bias", "init_state", "init_cell",
     "mask", "mask_t", "mask_n", "mask_k",
     "lengths", "lengths_type", "lengths_stride", "resets", "resets_t", "resets_n",
-    "recurrent_weight", "weights", "look_after", "exchange", "counters",
+    "recurrent_weight", "weights", "look_after", "exchange", "counters", "parts",
     "state", "cell", "z_state", "operand0", "operand1", "carry", "sums",
     "source_gradient", "state_gradient", "cell_gradient", "cell_sequence_gradient", "z_state_gradient",
     "product", "du", "dx", "init_state_gradient", "init_cell_gradient",

@@ -1,7 +1,7 @@
 """Chooses how a call runs: which kernel family, how it is cut, over how many blocks; and says why.
 
 Families: `block`, R in one multiprocessor; `cluster`, R over a cluster, the state through distributed shared memory;
-`grid`, R over the whole chip, the state through L2; these three are one kernel. `wide`, the same for forward steps with much
+`grid`, R over the whole chip, the state through L2; these three are one kernel. `wide`, the same for steps with much
 work, with the warp group instructions of sm_90. `steps`, launches and products for every step.
 """
 
@@ -35,11 +35,15 @@ _FOLD = 0.5  # ... for sums that are added up in two steps
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
-# The same for the steps family, fitted to calls it was measured on beside the others; forward and for gradients.
-_STEP = (4.4, 6.9)  # microseconds of the launches and products of a phase, however little they do
-_STEP_UNITS = (3.6, 0.0)  # ... for a million gates of units of rows
-_STEP_WEIGHTS = (0.144, 0.26)  # ... for a million bytes of R
-_STEP_FLOPS = {2: 1.1, 4: 7.9}  # ... for 10^9 flops, by the size of an element
+# The same for the steps family, fitted to calls it was measured on beside the others, by whether they are gradients and the
+# size of an element: microseconds of the launches and products of a phase, however little they do; for a million gates of
+# units of rows; for a million bytes of R; for 10^9 flops.
+_STEPS = {
+    (False, 2): (4.4, 3.6, 0.144, 1.1),
+    (False, 4): (4.4, 3.6, 0.144, 7.9),
+    (True, 2): (5.2, 0.0, 0.043, 1.5),
+    (True, 4): (6.9, 0.0, 0.26, 7.9),
+}
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -146,11 +150,12 @@ def _predict(tiling: Tiling | WideTiling, N: int, directions: int, device: Devic
 def predict_steps(cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int) -> float:
     """Microseconds per step of the steps family, by estimate."""
     gates = len(cell.gates) * H * directions
+    phase, units, weights, flops = _STEPS[backward, element_bytes]
     return (
-        _STEP[backward] * len(cell.phases)
-        + _STEP_UNITS[backward] * N * gates / 1e6
-        + _STEP_WEIGHTS[backward] * gates * H * element_bytes / 1e6
-        + _STEP_FLOPS[element_bytes] * 2 * N * gates * H / 1e9
+        phase * len(cell.phases)
+        + units * N * gates / 1e6
+        + weights * gates * H * element_bytes / 1e6
+        + flops * 2 * N * gates * H / 1e9
     )
 
 
@@ -210,8 +215,8 @@ def choose(
     if wanted.family == "steps":
         return Plan("steps", "asked for")
     found: list[Tiling | WideTiling] = [*_candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)]
-    if dtype != "float32" and not backward:
-        found += wide_tiling.candidates(cell, N, H, directions, device)
+    if dtype != "float32":
+        found += wide_tiling.candidates(cell, backward, N, H, directions, device)
     found = [tiling for tiling in found if wanted.family in (None, tiling.family)]
     if not found:
         return Plan("steps", f"no persistent kernel fits H = {H}, N = {N} on this GPU")

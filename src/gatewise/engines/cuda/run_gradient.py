@@ -10,11 +10,12 @@ from . import driver, kernels
 from .call import Call
 from .products import Matrix
 from .steps import Steps
+from .tiling import ceil_div
 
 _ARGUMENTS = (
     "source", "recurrent_weight", "input_weight", "bias", "peephole", "init_state", "init_cell", "secondary_bias",
 )  # fmt: skip
-_SHARES = 64  # blocks that divide the rows of a column sum
+_BLOCKS = 1056  # of a launch that keeps every multiprocessor busy
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class _Gradient:
         call, p = self.call, self.p
         for phase in range(len(p.cell.phases)):
             self.values[f"operand{phase}"] = call.scratch(call.rows * p.D * call.HP)
-        call.launch(driver.Launch(self.around["operands"], (1056, 1, 1), 256), kernels.arguments(self.values))
+        call.launch(driver.Launch(self.around["operands"], (_BLOCKS, 1, 1), 256), kernels.arguments(self.values))
         if not p.cell.needs_product:
             return
         product = self.values["product"] = call.scratch(call.rows * p.D * p.H)
@@ -154,13 +155,15 @@ class _Gradient:
             return
         columns = p.D * p.G * p.H
         width = 2 * columns + p.D * p.H
-        partial = call.scratch(_SHARES * width, call.sum_dtype)
+        whole = 16 // self.size  # elements a thread takes at a time, if units are a multiple of them (native/cuda/around.cu)
+        blocks = ceil_div(columns, 32 * (whole if p.H % whole == 0 and call.HP % whole == 0 else 1))
+        shares = max(1, min(ceil_div(_BLOCKS, blocks), ceil_div(call.rows, 32)))  # of all rows, one for a block
+        partial = call.scratch(shares * width, call.sum_dtype)
         row = kernels.arguments(self.values)
-        grid = ((columns + 31) // 32, _SHARES, 1)
-        call.launch(driver.Launch(self.around["column_sums"], grid, 256), row, (partial,), (which,))
+        call.launch(driver.Launch(self.around["column_sums"], (blocks, shares, 1), 256), row, (partial,), (which,))
         pointers = [self.results[name].pointer if name in self.results else 0 for name in names]
-        launch = driver.Launch(self.around["finish_sums"], ((width + 255) // 256, 1, 1), 256)
-        call.launch(launch, row, *[(value,) for value in (partial, _SHARES, *pointers)])
+        launch = driver.Launch(self.around["finish_sums"], (ceil_div(width, 32), 1, 1), 256)
+        call.launch(launch, row, *[(value,) for value in (partial, shares, *pointers)])
 
     def _row(self, name: str, row: int, width: int) -> int:
         return self.results[name].pointer + row * width * self.size
