@@ -227,25 +227,35 @@ def test_the_wide_kernels_agree_with_products_step_by_step(operation: str, N: in
         descriptor = gatewise.GRUDescriptor(training=True, reset_after=True)
     arguments["recurrent_weight"] *= 4
     arguments["init_state"] *= H**0.5
-    results, saved = [], {}
-    for family in ("steps", "wide"):
-        with planner.wish(family):
-            forward = OPERATIONS[operation][0](**arguments, descriptor=descriptor)
-            saved = saved or gradient_arguments(operation, forward)
-            results.append([*forward, *OPERATIONS[operation][1](**arguments, **incoming, **saved, descriptor=descriptor)])
-    for steps, wide in zip(*results, strict=True):
-        assert difference(wide.float().cpu().numpy(), steps.double().cpu().numpy()) < TOLERANCE["bfloat16"]
+    forward, gradients = OPERATIONS[operation]
+    with planner.wish("steps"):
+        results = forward(**arguments, descriptor=descriptor)
+        extra = incoming | gradient_arguments(operation, results)
+        expected = [*results, *gradients(**arguments, **extra, descriptor=descriptor)]
+
+    def call() -> list[Any]:
+        with planner.wish("wide"):
+            results = forward(**arguments, descriptor=descriptor)
+            return [*results, *gradients(**arguments, **extra, descriptor=descriptor)]
+
+    wide = call()
+    for found, steps in zip(wide, expected, strict=True):
+        assert difference(found.float().cpu().numpy(), steps.double().cpu().numpy()) < TOLERANCE["bfloat16"]
+    for _ in range(LAUNCHES // 50):  # by as many blocks as there can be
+        assert all(torch.equal(*pair) for pair in zip(call(), wide, strict=True))
 
 
 @pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide"])
-def test_many_launches_give_the_same_bits(family: str) -> None:
-    arguments = plain_lstm(T=4, N=16, H=128)
+@pytest.mark.parametrize("mode", ["forward", "training"])
+def test_many_launches_give_the_same_bits(family: str, mode: str) -> None:
+    arguments, made = plain_lstm(T=4, N=16, H=128), training_call(4, 16, 128)
     with planner.wish(family):
-        (expected,) = gatewise.lstm(*arguments)
+        call = (lambda: gatewise.lstm(*arguments)) if mode == "forward" else (lambda: train(*made))
+        expected = call()
         differing = torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(LAUNCHES):
-            (state,) = gatewise.lstm(*arguments)
-            differing += (state != expected).any()
+            for result, before in zip(call(), expected, strict=True):
+                differing += (result != before).any()
     assert differing.item() == 0
 
 
