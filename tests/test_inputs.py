@@ -255,8 +255,18 @@ def test_reset_hides_a_bad_state(any_engine: str, operation: str) -> None:
 # Threads, interrupts, many calls
 
 
+# Rows enough for gradients to be summed in sections.
+MANY_ROWS = {"T": (150, 250), "N": (37, 33, 16), "H": (8, 17, 33), "I": (5, 16)}
+
+
+def test_gradients_of_many_rows(engine: str) -> None:
+    wrong = [f"{case}: {line}" for case in cases_with(60, 13, **MANY_ROWS) for line in check_case(case, engine)]
+    assert not wrong, "\n".join(wrong[:10])
+
+
 def test_same_bits_for_every_thread_count(engine: str) -> None:
     cases = list(sample(100, 8)) + cases_with(24, 9, T=(3, 6), N=(1, 2, 40), H=(33, 130), I=(5, 64))
+    cases += cases_with(18, 12, **MANY_ROWS)
     before = gatewise.get_threads()
     try:
         gatewise.set_threads(1)
@@ -329,12 +339,13 @@ def test_larger_calls_do_not_grow(engine: str) -> None:
     assert memory_in_use() - before < 8 * 2**20
 
 
+@pytest.mark.parametrize(("shape", "threads"), [(Shape(50, 32, 1024, 1024), 2), (Shape(300, 64, 32, 128), 8)])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "single"])
-def test_a_large_call_does_not_grow_beyond_its_z_state_and_packed_weights(cell: str) -> None:
+def test_a_large_call_does_not_grow_beyond_its_z_state_and_packed_weights(cell: str, shape: Shape, threads: int) -> None:
     if ENGINES["cpu"].unavailable() is not None:
         pytest.skip("the native engine is not there")
     with gatewise.use_engine("cpu"):
-        for row in memory.measure(cell, Shape(50, 32, 1024, 1024), threads=2):
+        for row in memory.measure(cell, shape, threads):
             assert row["extra_bytes"] <= row["z_state_bytes"] + row["packed_weight_bytes"], row
 
 

@@ -13,9 +13,11 @@ struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
-      Base::grid, Base::everyone, Base::group, Base::back_panel, Base::product_panels, Base::secondary_bias,
+      Base::chunk_row, Base::sections, Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group,
+      Base::back_panel, Base::product_panels, Base::secondary_bias,
       Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes,
-      Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::hand_over_sums;
+      Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::add_sections,
+      Base::hand_over_sums;
   using Base::Base;
 
   // Gradients that arrive at the final state and cell.
@@ -53,7 +55,7 @@ struct GradientRun : GradientSums<Real> {
   template <class Then>
   void back_product(const GradientPart<Real>& own, int phase, int d, int64_t slot, Then then) const {
     const Range &rows = own.rows, &blocks = own.blocks;
-    const Real* A = du[phase].in(arena) + (slot * call.N + rows.begin) * du_stride[phase];
+    const Real* A = du[phase].in(arena, own.crew) + chunk_row(own, slot, rows.begin) * du_stride[phase];
     if (!packed) {
       const Range columns{blocks.begin * units.width, std::min(blocks.end * units.width, call.H)};
       unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), columns, A, own.e, own_units, false);
@@ -96,12 +98,13 @@ struct GradientRun : GradientSums<Real> {
   }
 
   // q = operand R_o^T + b2 for every row of the chunk.
-  void products_again(int d, int64_t steps, const Range& rows, const Range& blocks) const {
+  void products_again(const GradientPart<Real>& own, int d, int64_t steps) const {
+    const Range &rows = own.rows, &blocks = own.blocks;
     for (int64_t slot = 0; slot < steps; ++slot) {
-      const int64_t row = slot * call.N + rows.begin;
+      const int64_t row = chunk_row(own, slot, rows.begin);
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const Real* A = operand[0].in(arena) + row * stride;
-        Real* to = q.in(arena) + row * units.padded + block * units.width;
+        const Real* A = operand[0].in(arena, own.crew) + row * stride;
+        Real* to = q.in(arena, own.crew) + row * units.padded + block * units.width;
         if (packed) {
           const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
           panel_product(rows.size(), call.H, A, stride, panel, units.vectors, to, units.padded, false);
@@ -125,28 +128,39 @@ struct GradientRun : GradientSums<Real> {
     for (int64_t item = id; item < call.D * units.blocks; item += team) {
       pack(static_cast<int>(item / units.blocks), item % units.blocks);
     }
-    clear_sums(id);
     if (!everyone.wait(watch.stop)) return;
-    const GradientPart<Real> own = part_of(id);
-    const bool in_grid = id < grid.size();
-    Barrier& meet = group[in_grid ? id / grid.unit_parts : 0];
-
     for (int d = 0; d < call.D; ++d) {
-      const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
-      start(own, d);
-      for (int64_t end = call.T; end > 0; end -= std::min(end, chunk)) {
-        const int64_t begin = std::max<int64_t>(end - chunk, 0), steps = end - begin;
-        const int64_t t0 = std::min(time(begin), time(end - 1));
-        if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return;
-        if (!everyone.wait(watch.stop)) return;
-        weight_gradients(id, d, t0, steps, end < call.T);
-        if (has_input()) source_gradients(id, d, t0, steps);
-        if (!everyone.wait(watch.stop)) return;
+      const Range own = part(sections, crews, id / crew_size);  // side by side: crews write to few pages in common
+      for (int64_t number = own.begin; number < own.end; ++number) {
+        if (!section(part_of(id, static_cast<int>(number)), d, pulse)) return;
       }
-      finish(own, d);
+      if (sections > 1) {
+        if (!everyone.wait(watch.stop)) return;
+        add_sections(id, d);
+      }
       hand_over_sums(id, d);
-      clear_sums(id);
+      if (sections > 1 && !everyone.wait(watch.stop)) return;
     }
+  }
+
+  // All steps of one section in one direction; false when the call was stopped.
+  bool section(const GradientPart<Real>& own, int d, Pulse& pulse) {
+    const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
+    const bool in_grid = own.member < grid.size();
+    Barrier& meet = group[own.crew * grid.row_parts + (in_grid ? own.member / grid.unit_parts : 0)];
+    start(own, d);
+    clear_sums(own);
+    for (int64_t end = call.T; end > 0; end -= std::min(end, chunk)) {
+      const int64_t begin = std::max<int64_t>(end - chunk, 0), steps = end - begin;
+      const int64_t t0 = std::min(time(begin), time(end - 1));
+      if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return false;
+      if (!crew[own.crew].wait(watch.stop)) return false;
+      weight_gradients(own, d, t0, steps, end < call.T);
+      if (has_input()) source_gradients(own, d, t0, steps);
+      if (!crew[own.crew].wait(watch.stop)) return false;
+    }
+    finish(own, d);
+    return true;
   }
 
   // The recurrent part of a chunk; false when the call was stopped.
@@ -168,7 +182,7 @@ struct GradientRun : GradientSums<Real> {
     }
     if (cell.needs_product) {
       if (!meet.wait(watch.stop)) return false;
-      products_again(d, end - begin, rows, blocks);
+      products_again(own, d, end - begin);
     }
     for (int64_t place = end - 1; place >= begin; --place) {
       const GradientStep<Real> step = step_at(place);

@@ -36,7 +36,7 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
   const Arena& arena = run.arena;
   const int d = step.direction;
   const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int64_t unit = block * width + at, left = H - unit, slot_row = step.slot * call.N + n;
+  const int64_t unit = block * width + at, left = H - unit, slot_row = run.chunk_row(*step.own, step.slot, n);
   const int64_t row = (step.t * call.N + n) * call.D + d;
   Gradient<V, G> v;
   if (active) {
@@ -58,7 +58,7 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
     if constexpr (!Cell::restores_state) {
       v.h = run.template previous<FULL>(call.output_given, call.init_state, d, step.t, step.before, n, unit);
     }
-    if constexpr (Cell::needs_product) v.q = V::load(run.q.in(arena) + slot_row * padded + unit);
+    if constexpr (Cell::needs_product) v.q = V::load(run.q.in(arena, step.own->crew) + slot_row * padded + unit);
     if constexpr (Cell::phases == 2) {
       v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
       if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e + at);
@@ -76,8 +76,8 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
         Cell::restore(act, v);
         V operand = call.reset(step.after, n) ? V(0.0) : v.h_next;
         if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.after, n, d * H + unit, left);
-        const int64_t after_row = slot_row + (step.after - step.t) * call.N;
-        operand.store(run.operand[0].in(arena) + after_row * run.stride + unit);
+        const int64_t after_row = slot_row + (step.after - step.t) * step.own->section.size();
+        operand.store(run.operand[0].in(arena, step.own->crew) + after_row * run.stride + unit);
       }
     }
     if constexpr (PHASE == 0) {
@@ -89,12 +89,12 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
     for (int g = first; g < first + count; ++g) v.du[g] = v.dx[g] = V(0.0);
   }
   if constexpr (Cell::phases == 2 && PHASE == 0) {
-    v.operand.store(run.operand[1].in(arena) + slot_row * run.stride + unit);
+    v.operand.store(run.operand[1].in(arena, step.own->crew) + slot_row * run.stride + unit);
   }
   for (int g = first; g < first + count; ++g) {
     const int64_t place = slot_row * run.du_stride[PHASE] + run.du_column(g, block) + at;
-    v.du[g].store(run.du[PHASE].in(arena) + place);
-    if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena) + place);
+    v.du[g].store(run.du[PHASE].in(arena, step.own->crew) + place);
+    if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena, step.own->crew) + place);
     if (!run.has_input()) {
       const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
       Units::store(call.d_source, call.dtype, (row * G + call.slot[g]) * H + unit, value, left);
@@ -121,9 +121,10 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
       // Units that only pad the block give nothing.
       for (; at < width; at += lanes) {
         for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
-          const int64_t place = (step.slot * call.N + n) * run.du_stride[PHASE] + run.du_column(g, block) + at;
-          Vec<Real>(0.0).store(run.du[PHASE].in(run.arena) + place);
-          if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena) + place);
+          const int64_t row = run.chunk_row(*step.own, step.slot, n);
+          const int64_t place = row * run.du_stride[PHASE] + run.du_column(g, block) + at;
+          Vec<Real>(0.0).store(run.du[PHASE].in(run.arena, step.own->crew) + place);
+          if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena, step.own->crew) + place);
         }
       }
     }
@@ -163,7 +164,8 @@ void rebuild_operand(const GradientStep<Real>& step, int64_t block, int64_t firs
   const int64_t full = call.dtype == Native<Real>::dtype ? exist / V::lanes * V::lanes : 0;
   for (int64_t n = first_row; n < first_row + rows; ++n) {
     const bool active = call.active(step.t, n);
-    Real* to = run.operand[0].in(run.arena) + (step.slot * call.N + n) * run.stride + block * width;
+    const int64_t row = run.chunk_row(*step.own, step.slot, n);
+    Real* to = run.operand[0].in(run.arena, step.own->crew) + row * run.stride + block * width;
     for (int64_t at = 0; at < exist; at += V::lanes) {
       const int64_t unit = block * width + at;
       V operand(0.0);

@@ -1,6 +1,8 @@
 // What a gradient run works with: the cell as it sees it, the buffers, the packed weights.
 #pragma once
 
+#include <numeric>
+
 #include "cpu/run.h"
 
 namespace gatewise {
@@ -9,10 +11,13 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct GradientRun;
 
-// What one thread works on step by step: some rows and blocks. Its arrays begin with the first of them.
+// What one thread works on step by step: some rows and blocks of a section. Its arrays begin with the first of them.
 template <class Real>
 struct GradientPart {
   int thread;
+  int crew, member;  // which crew it belongs to, and its number there
+  int number;        // of the section
+  Range section;     // its rows
   Range rows, blocks;
   Real *dh, *dc;  // [rows][own_units]
   Real* e;        // a tile of the product with R, or with few rows all of it: [rows][own_units]
@@ -57,7 +62,11 @@ struct alignas(page) GradientPlan {
   Watch watch;
   Arena arena;
   Layout units;
-  Grid grid;
+  // The rows of a call may be divided into sections that have nothing to do with each other: each has sums of its own, which are
+  // added up in the end. Their number follows from the call alone, so the bits do not depend on the number of threads. Crews
+  // of threads take sections in turn.
+  int sections = 1, crews = 1, crew_size = 1;
+  Grid grid;  // of a crew
   int team = 1;
   bool packed = true;  // else the weights are used where they are: too few rows to repay it
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
@@ -68,12 +77,14 @@ struct alignas(page) GradientPlan {
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
-  Piece<Real> du[2], dx, operand[2], q, dx_rows;
-  Piece<Real> d_recurrent[2], d_input[2];  // only where the result cannot take the sums itself
-  Piece<Real> d_bias, d_peephole, d_secondary_bias;
-  Pieces<Real> dh, dc, scratch, packed_a, packed_b;  // of each thread
+  Pieces<Real> du[2], dx, operand[2], q;    // of each crew
+  Pieces<Real> dx_rows;                     // of each crew, or one of all rows
+  Pieces<Real> d_recurrent[2], d_input[2];  // of each section, but for the first where the result itself can take the sums
+  Pieces<Real> d_bias, d_peephole, d_secondary_bias;  // of each section
+  Pieces<Real> dh, dc, scratch, packed_a, packed_b;   // of each thread
   Barrier everyone;
-  std::unique_ptr<Barrier[]> group;  // one for each group of rows
+  std::unique_ptr<Barrier[]> crew;   // one for each crew
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows of each crew
 
   GradientPlan(const Call& call, const GradientCell<Real>& cell, Arena&& arena)
       : call(call), cell(cell), arena(std::move(arena)) {}
@@ -88,10 +99,9 @@ struct alignas(page) GradientPlan {
   // Where in R or W the rows of a gate begin.
   int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
   // The rows whose product with W is the source's gradient: du, or dx where they differ.
-  Piece<Real> source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
+  const Pieces<Real>& source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
   bool dx_apart() const { return call.dtype != Native<Real>::dtype; }
-  int64_t dx_apart_rows() const { return call.D == 2 ? call.T * call.N : chunk * call.N; }
 
   // Whether a weight gradient with this many columns is summed in the result itself: whole tiles of Real, no padding.
   bool in_place(int64_t columns) const {
@@ -100,16 +110,31 @@ struct alignas(page) GradientPlan {
   // Vectors of the tile at column n of so many.
   int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
+  // Sections where the weights are small: then a thread has them all in its cache and no other to wait for or to read from. Their
+  // sums cost little beside so many rows.
+  int choose_sections() const {
+    const int64_t columns = call.H + call.I, weights = cell.gates * call.H * columns * static_cast<int64_t>(sizeof(Real));
+    if (weights > 512 << 10) return 1;
+    const int64_t least = 8, least_of_all_steps = std::max<int64_t>(2048, 4 * columns);  // rows of a section
+    int count = 1;
+    while (count < 16 && call.N >= 2 * count * least && call.T * call.N >= 2 * count * least_of_all_steps) count *= 2;
+    return count;
+  }
+
   void plan(int threads) {
     wide = 2;
+    team = std::min(threads, 256);
+    sections = choose_sections();
+    crews = sections >= 2 * team ? team : std::gcd(sections, team);
+    crew_size = team / crews;
     // One or two rows: wider tiles have more sums under way.
     units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, call.N <= 2 ? most_vectors : wide));
-    const int64_t N = call.N, H = call.H;
+    const int64_t N = (call.N + sections - 1) / sections, H = call.H;  // rows of a section
     const double R = static_cast<double>(cell.gates * units.padded * H);
-    grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
+    grid = choose_grid(crew_size, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
                        tile_rows(units.vectors));
     packed = repays_packing<Real>(call);
-    if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
+    if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(crew_size, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
@@ -120,55 +145,72 @@ struct alignas(page) GradientPlan {
     const int64_t arrays = cell.gates * (cell.dx_differs ? 2 : 1) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
     chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, 512) / N, 1, call.T);
-    team = std::min(threads, 256);
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
       du_stride[phase] = spread<Real>(depth[phase]);
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
-      du[phase].reserve(arena, chunk * N * du_stride[phase]);
-      operand[phase].reserve(arena, chunk * N * stride);
-      if (!in_place(H)) d_recurrent[phase].reserve(arena, depth[phase] * state_columns);
+      du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
+      operand[phase].reserve(arena, crews, chunk * N * stride);
+      d_recurrent[phase].reserve(arena, sections - in_place(H), depth[phase] * state_columns);
       if (has_input()) {
         if (packed) {
           source_panels[phase].reserve(arena, call.D * (input_columns * depth[phase] + input_tiles() * gap), call.dtype);
         }
-        if (!in_place(call.I)) d_input[phase].reserve(arena, depth[phase] * input_columns);
+        d_input[phase].reserve(arena, sections - in_place(call.I), depth[phase] * input_columns);
       }
     }
-    if (cell.dx_differs) dx.reserve(arena, chunk * N * du_stride[0]);
+    if (cell.dx_differs) dx.reserve(arena, crews, chunk * N * du_stride[0]);
     if (cell.needs_product) {
       if (packed) product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
-      q.reserve(arena, chunk * N * units.padded);
+      q.reserve(arena, crews, chunk * N * units.padded);
     }
     if (cell.peephole) {
       peephole.reserve(arena, call.D * units.blocks * block_columns());
-      d_peephole.reserve(arena, units.blocks * block_columns());
+      d_peephole.reserve(arena, sections, units.blocks * block_columns());
     }
     secondary_bias.reserve(arena, call.D * units.padded);
-    d_secondary_bias.reserve(arena, units.padded);
-    d_bias.reserve(arena, units.blocks * block_columns());
+    d_secondary_bias.reserve(arena, sections, units.padded);
+    d_bias.reserve(arena, sections, units.blocks * block_columns());
     dh.reserve(arena, team, rows * own_units);
     dc.reserve(arena, team, rows * own_units);
-    if (has_input() && dx_apart()) dx_rows.reserve(arena, dx_apart_rows() * call.I);
+    if (has_input() && dx_apart()) {
+      dx_rows.reserve(arena, call.D == 2 ? 1 : crews, (call.D == 2 ? call.T * call.N : chunk * N) * call.I);
+    }
     scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
     packed_a.reserve(arena, team, packed_rows * k_block);
     packed_b.reserve(arena, team, k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
-    group = std::make_unique<Barrier[]>(grid.row_parts);
-    for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+    crew = std::make_unique<Barrier[]>(crews);
+    for (int i = 0; i < crews; ++i) crew[i].reset(crew_size);
+    group = std::make_unique<Barrier[]>(crews * grid.row_parts);
+    for (int i = 0; i < crews * grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
-  // A thread's place in the grid; those beyond it have no rows and only help with the large products.
-  GradientPart<Real> part_of(int id) const {
-    GradientPart<Real> own{id, {}, {}, dh.in(arena, id), dc.in(arena, id), scratch.in(arena, id)};
-    if (id < grid.size()) {
-      own.rows = part(call.N, grid.row_parts, id / grid.unit_parts);
-      own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
+  // A thread's place in the grid of its crew; those beyond it have no rows and only help with the large products.
+  GradientPart<Real> part_of(int id, int number) const {
+    const int member = id % crew_size;
+    GradientPart<Real> own{};
+    own.thread = id;
+    own.crew = id / crew_size;
+    own.member = member;
+    own.number = number;
+    own.section = part(call.N, sections, number);
+    own.dh = dh.in(arena, id);
+    own.dc = dc.in(arena, id);
+    own.e = scratch.in(arena, id);
+    if (member < grid.size()) {
+      const Range rows = part(own.section.size(), grid.row_parts, member / grid.unit_parts);
+      own.rows = {own.section.begin + rows.begin, own.section.begin + rows.end};
+      own.blocks = part(units.blocks, grid.unit_parts, member % grid.unit_parts);
     }
     return own;
+  }
+  // A row of the section at a step of the chunk, in the chunk's arrays.
+  int64_t chunk_row(const GradientPart<Real>& own, int64_t slot, int64_t n) const {
+    return slot * own.section.size() + n - own.section.begin;
   }
   // Where a row's unit is in the arrays of the thread it belongs to.
   int64_t own_place(const GradientPart<Real>& own, int64_t n, int64_t unit) const {

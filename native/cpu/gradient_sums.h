@@ -10,10 +10,10 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct GradientSums : GradientPlan<Real> {
   using Base = GradientPlan<Real>;
-  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
-      Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::packed_a, Base::packed_b,
-      Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
-      Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
+  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::sections, Base::crew_size, Base::wide,
+      Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
+      Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
+      Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
       Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
   using Base::Base;
@@ -23,9 +23,17 @@ struct GradientSums : GradientPlan<Real> {
     Real* at;
     int64_t stride;
   };
-  Sums sums_of(int phase, int d, int64_t run, const Piece<Real>* apart, void* result, int64_t columns, int64_t padded) const {
-    if (!in_place(columns)) return {apart[phase].in(arena) + run * units.width * padded, padded};
+  Sums sums_of(int section, int phase, int d, int64_t run, const Pieces<Real>* apart, void* result, int64_t columns,
+               int64_t padded) const {
+    section -= in_place(columns);
+    if (section >= 0) return {apart[phase].in(arena, section) + run * units.width * padded, padded};
     return {static_cast<Real*>(result) + result_row(phase, d, run) * columns, columns};
+  }
+  Sums recurrent_sums(int section, int phase, int d, int64_t run) const {
+    return sums_of(section, phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns);
+  }
+  Sums input_sums(int section, int phase, int d, int64_t run) const {
+    return sums_of(section, phase, d, run, d_input, call.d_input_weight, call.I, input_columns);
   }
   // The first of these rows in the weight.
   int64_t result_row(int phase, int d, int64_t run) const {
@@ -71,29 +79,29 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
-  void weight_gradients(int thread, int d, int64_t t0, int64_t steps, bool begun) const {
-    const int64_t rows = steps * call.N, I = call.I;
+  void weight_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps, bool begun) const {
+    const int64_t section = own.section.size(), rows = steps * section, I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range runs = part(depth[phase] / units.width, team, thread);
+      const Range runs = part(depth[phase] / units.width, crew_size, own.member);
       if (runs.size() == 0) continue;
-      const Real* operands = operand[phase].in(arena);
+      const Real* operands = operand[phase].in(arena, own.crew);
       weight_gradient(
-          thread, du[phase].in(arena), du_stride[phase], runs, rows, begun, state_columns,
-          [&](int64_t run) { return sums_of(phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns); },
+          own.thread, du[phase].in(arena, own.crew), du_stride[phase], runs, rows, begun, state_columns,
+          [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
           [&](int64_t k, int64_t n, int64_t tile, Real* to) {
             pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
           });
       if (!has_input()) continue;
       weight_gradient(
-          thread, source_rows(phase).in(arena), du_stride[phase], runs, rows, begun, input_columns,
-          [&](int64_t run) { return sums_of(phase, d, run, d_input, call.d_input_weight, I, input_columns); },
+          own.thread, source_rows(phase).in(arena, own.crew), du_stride[phase], runs, rows, begun, input_columns,
+          [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](int64_t k, int64_t n, int64_t tile, Real* to) {
+            const int64_t t = t0 + k / section, row = own.section.begin + k % section;
             // a row past its end adds nothing, whatever it holds
-            const bool active = call.active(t0 + k / call.N, k % call.N);
-            pack_row(to, tile, call.source, call.dtype, (t0 * call.N + k) * I + n, active ? I - n : 0);
+            pack_row(to, tile, call.source, call.dtype, (t * call.N + row) * I + n, call.active(t, row) ? I - n : 0);
           });
     }
-    bias_gradients(thread, d, t0, steps);
+    bias_gradients(own, d, t0, steps);
   }
 
   // to[] += the sum of some rows of du or dx, eight at a time.
@@ -110,29 +118,30 @@ struct GradientSums : GradientPlan<Real> {
 
   // Sums over rows for the bias, the peephole and the secondary bias of some blocks. They lie [gate][padded]. Rows that take no
   // part hold zeros.
-  void bias_gradients(int thread, int d, int64_t t0, int64_t steps) const {
-    const Range blocks = part(units.blocks, team, thread);
-    const int64_t first = blocks.begin * units.width, columns = blocks.size() * units.width;
+  void bias_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps) const {
+    const Range blocks = part(units.blocks, crew_size, own.member);
+    const int64_t first = blocks.begin * units.width, columns = blocks.size() * units.width, rows = steps * own.section.size();
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
       const int64_t column = du_column(g, blocks.begin);
-      add_rows(d_bias.in(arena) + g * units.padded + first, source_rows(phase).in(arena) + column, du_stride[phase],
-               steps * call.N, columns);
+      add_rows(d_bias.in(arena, own.number) + g * units.padded + first, source_rows(phase).in(arena, own.crew) + column,
+               du_stride[phase], rows, columns);
       if (g == cell.gates - 1 && cell.needs_product) {
-        add_rows(d_secondary_bias.in(arena) + first, du[phase].in(arena) + column, du_stride[phase], steps * call.N, columns);
+        add_rows(d_secondary_bias.in(arena, own.number) + first, du[phase].in(arena, own.crew) + column, du_stride[phase], rows,
+                 columns);
       }
-      if (cell.peephole) peephole_gradients(g, {first, std::min(first + columns, call.H)}, d, t0, steps);
+      if (cell.peephole) peephole_gradients(own, g, {first, std::min(first + columns, call.H)}, d, t0, steps);
     }
   }
 
-  void peephole_gradients(int g, const Range& range, int d, int64_t t0, int64_t steps) const {
-    const int64_t column = g * units.padded;
-    for (int64_t k = 0; k < steps * call.N; ++k) {
-      const int64_t t = t0 + k / call.N, n = k % call.N;
+  void peephole_gradients(const GradientPart<Real>& own, int g, const Range& range, int d, int64_t t0, int64_t steps) const {
+    const int64_t column = g * units.padded, section = own.section.size();
+    for (int64_t k = 0; k < steps * section; ++k) {
+      const int64_t t = t0 + k / section, n = own.section.begin + k % section;
       if (!call.active(t, n)) continue;
       for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
-        Real* to = d_peephole.in(arena) + column + unit;
-        const Vec<Real> u = Vec<Real>::load(du[0].in(arena) + k * du_stride[0] + column + unit);
+        Real* to = d_peephole.in(arena, own.number) + column + unit;
+        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + column + unit);
         (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
       }
     }
@@ -157,28 +166,30 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   // The source's gradient for this thread's share of the chunk's rows, or of their columns where rows are few.
-  void source_gradients(int thread, int d, int64_t t0, int64_t steps) const {
+  void source_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps) const {
     if (!packed) {
-      const Range vectors = part(input_columns / lanes, team, thread);
+      const Range vectors = part(input_columns / lanes, crew_size, own.member);
       const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
       for (int phase = 0; phase < cell.phases; ++phase) {
-        unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena),
+        unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena, own.crew),
                           static_cast<Real*>(call.d_source) + t0 * call.N * call.I + columns.begin, call.I, phase > 0 || d > 0);
       }
       return;
     }
-    const Range rows = part(steps * call.N, team, thread);
-    if (rows.size() == 0) return;
-    const int64_t I = call.I, first = t0 * call.N + rows.begin;
-    Real* out = static_cast<Real*>(call.d_source) + first * I;
-    if (dx_apart()) out = dx_rows.in(arena) + (call.D == 2 ? first : rows.begin) * I;
-    Real* tail = scratch.in(arena, thread);
+    const int64_t section = own.section.size(), I = call.I;
+    const Range rows = part(steps * section, crew_size, own.member);
+    Real* tail = scratch.in(arena, own.thread);
     constexpr int64_t at_once = 48;
-    for (int64_t r = 0; r < rows.size(); r += at_once) {
-      const Groups groups(std::min(at_once, rows.size() - r), tile_rows(wide));
+    for (int64_t r = rows.begin, here = 0; r < rows.end; r += here) {
+      here = std::min(at_once, rows.end - r);
+      if (sections > 1) here = std::min(here, section - r % section);  // the next step's rows do not lie beside these
+      const int64_t first = (t0 + r / section) * call.N + own.section.begin + r % section;
+      Real* out = static_cast<Real*>(call.d_source) + first * I;
+      if (dx_apart()) out = call.D == 2 ? dx_rows.in(arena, 0) + first * I : dx_rows.in(arena, own.crew) + r * I;
+      const Groups groups(here, tile_rows(wide));
       for (int phase = 0; phase < cell.phases; ++phase) {
         const int64_t K = depth[phase], stride_here = du_stride[phase];
-        const Real* A = source_rows(phase).in(arena) + (rows.begin + r) * stride_here;
+        const Real* A = source_rows(phase).in(arena, own.crew) + r * stride_here;
         const bool add = phase > 0 || d > 0;
         for (int64_t i = 0, tile = 0; i < I; i += tile) {
           const int vectors = vectors_at(i, input_columns);
@@ -186,7 +197,7 @@ struct GradientSums : GradientPlan<Real> {
           const Panel<Real> panel = source_panel(phase, d, i / (wide * lanes));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
-            Real* to = out + (r + row) * I + i;
+            Real* to = out + row * I + i;
             const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
             if (i + tile <= I) {
               product(K, A + row * stride_here, stride_here, panel.at, to, I, add);
@@ -200,22 +211,46 @@ struct GradientSums : GradientPlan<Real> {
           }
         }
       }
+      if (dx_apart() && d == call.D - 1) write_run(call.d_source, call.dtype, first * I, out, here * I);
     }
-    if (dx_apart() && d == call.D - 1) write_run(call.d_source, call.dtype, first * I, out, rows.size() * I);
   }
 
-  // The sums of this thread's share of the blocks: set to 0, and handed over at the end.
-  void clear_sums(int thread) const {
-    const Range blocks = part(units.blocks, team, thread);
-    const auto clear = [&](const Piece<Real>& sums, int gates) {
+  // The sums over rows of this thread's share of the blocks.
+  void clear_sums(const GradientPart<Real>& own) const {
+    const Range blocks = part(units.blocks, crew_size, own.member);
+    const auto clear = [&](const Pieces<Real>& sums, int gates) {
       for (int g = 0; g < gates; ++g) {
-        Real* row = sums.in(arena) + g * units.padded;
+        Real* row = sums.in(arena, own.number) + g * units.padded;
         std::fill(row + blocks.begin * units.width, row + blocks.end * units.width, Real(0));
       }
     };
     clear(d_bias, cell.gates);
     if (cell.peephole) clear(d_peephole, cell.gates);
     clear(d_secondary_bias, 1);
+  }
+
+  // Adds the sums of the other sections to those of the first, for this thread's share of them.
+  void add_sections(int thread, int d) const {
+    const auto add = [](const Sums& to, const Sums& from, int64_t rows, int64_t columns) {
+      for (int64_t i = 0; i < rows; ++i) add_rows(to.at + i * to.stride, from.at + i * from.stride, 0, 1, columns);
+    };
+    const Range blocks = part(units.blocks, team, thread);
+    const int64_t first = blocks.begin * units.width, count = blocks.size() * units.width;
+    for (int section = 1; section < sections; ++section) {
+      for (int phase = 0; phase < cell.phases; ++phase) {
+        const Range runs = part(depth[phase] / units.width, team, thread);
+        for (int64_t run = runs.begin; run < runs.end; ++run) {
+          add(recurrent_sums(0, phase, d, run), recurrent_sums(section, phase, d, run), units.width, state_columns);
+          if (has_input()) add(input_sums(0, phase, d, run), input_sums(section, phase, d, run), units.width, input_columns);
+        }
+      }
+      const auto add_gates = [&](const Pieces<Real>& sums, int gates) {
+        add({sums.in(arena, 0) + first, units.padded}, {sums.in(arena, section) + first, units.padded}, gates, count);
+      };
+      add_gates(d_bias, cell.gates);
+      if (cell.peephole) add_gates(d_peephole, cell.gates);
+      add_gates(d_secondary_bias, 1);
+    }
   }
 
   void hand_over_sums(int thread, int d) const {
@@ -227,10 +262,10 @@ struct GradientSums : GradientPlan<Real> {
         for (int64_t i = 0; i < std::min(width, H - run % units.blocks * width); ++i) {
           const int64_t row = result_row(phase, d, run) + i, k = run * width + i;
           if (!in_place(H)) {
-            write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena) + k * state_columns, H);
+            write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
           }
           if (has_input() && !in_place(call.I)) {
-            write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena) + k * input_columns, call.I);
+            write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena, 0) + k * input_columns, call.I);
           }
         }
       }
@@ -240,11 +275,11 @@ struct GradientSums : GradientPlan<Real> {
       const int64_t count = std::min(width, H - block * width);
       for (int g = 0; g < cell.gates; ++g) {
         const int64_t to = d * GH + call.slot[g] * H + block * width, from = g * units.padded + block * width;
-        if (call.d_bias != nullptr) write_run(call.d_bias, call.dtype, to, d_bias.in(arena) + from, count);
-        if (call.d_peephole != nullptr) write_run(call.d_peephole, call.dtype, to, d_peephole.in(arena) + from, count);
+        if (call.d_bias != nullptr) write_run(call.d_bias, call.dtype, to, d_bias.in(arena, 0) + from, count);
+        if (call.d_peephole != nullptr) write_run(call.d_peephole, call.dtype, to, d_peephole.in(arena, 0) + from, count);
       }
       if (call.d_secondary_bias != nullptr) {
-        write_run(call.d_secondary_bias, call.dtype, d * H + block * width, d_secondary_bias.in(arena) + block * width, count);
+        write_run(call.d_secondary_bias, call.dtype, d * H + block * width, d_secondary_bias.in(arena, 0) + block * width, count);
       }
     }
   }
