@@ -148,16 +148,17 @@ struct GradientRun : GradientSums<Real> {
     const auto time = [&](int64_t place) { return call.backwards[d] ? call.T - 1 - place : place; };
     const bool in_grid = own.member < grid.size();
     Barrier& meet = group[own.crew * grid.row_parts + (in_grid ? own.member / grid.unit_parts : 0)];
+    Barrier& crew_meets = crews > 1 ? crew[own.crew] : everyone;
     start(own, d);
     clear_sums(own);
     for (int64_t end = call.T; end > 0; end -= std::min(end, chunk)) {
       const int64_t begin = std::max<int64_t>(end - chunk, 0), steps = end - begin;
       const int64_t t0 = std::min(time(begin), time(end - 1));
       if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return false;
-      if (!crew[own.crew].wait(watch.stop)) return false;
+      if (!crew_meets.wait(watch.stop)) return false;
       weight_gradients(own, d, t0, steps, end < call.T);
       if (has_input()) source_gradients(own, d, t0, steps);
-      if (!crew[own.crew].wait(watch.stop)) return false;
+      if (!crew_meets.wait(watch.stop)) return false;
     }
     finish(own, d);
     return true;

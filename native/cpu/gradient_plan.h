@@ -83,7 +83,7 @@ struct alignas(page) GradientPlan {
   Pieces<Real> d_bias, d_peephole, d_secondary_bias;  // of each section
   Pieces<Real> dh, dc, scratch, packed_a, packed_b;   // of each thread
   Barrier everyone;
-  std::unique_ptr<Barrier[]> crew;   // one for each crew
+  std::unique_ptr<Barrier[]> crew;   // one for each crew, where there are several
   std::unique_ptr<Barrier[]> group;  // one for each group of rows of each crew
 
   GradientPlan(const Call& call, const GradientCell<Real>& cell, Arena&& arena)
@@ -183,8 +183,8 @@ struct alignas(page) GradientPlan {
     packed_b.reserve(arena, team, k_block * std::min(std::max(state_columns, input_columns), n_block));
     arena.allocate();
     everyone.reset(team);
-    crew = std::make_unique<Barrier[]>(crews);
-    for (int i = 0; i < crews; ++i) crew[i].reset(crew_size);
+    if (crews > 1) crew = std::make_unique<Barrier[]>(crews);
+    for (int i = 0; crews > 1 && i < crews; ++i) crew[i].reset(crew_size);
     group = std::make_unique<Barrier[]>(crews * grid.row_parts);
     for (int i = 0; i < crews * grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }

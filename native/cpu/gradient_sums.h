@@ -41,8 +41,14 @@ struct GradientSums : GradientPlan<Real> {
     return weight_row(d, gate) + run % units.blocks * units.width;
   }
 
+  // One row of a right operand: `count` numbers from `index` on.
+  struct RightRow {
+    const void* from;
+    DType dtype;
+    int64_t index, count;
+  };
+
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
-  // `right` packs some columns of one row.
   template <class SumsOf, class Right>
   void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
                        int64_t columns, SumsOf sums, Right right) const {
@@ -54,9 +60,10 @@ struct GradientSums : GradientPlan<Real> {
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
         const int64_t depth_here = std::min(k_block, rows - k0);
         for (int64_t k = 0; k < depth_here; ++k) {
+          const RightRow row = right(k0 + k);
           for (int64_t n = n0, tile = 0; n < n1; n += tile) {
             tile = vectors_at(n, columns) * lanes;
-            right(k0 + k, n, tile, B + (n - n0) * depth_here + k * tile);
+            pack_row(B + (n - n0) * depth_here + k * tile, tile, row.from, row.dtype, row.index + n, row.count - n);
           }
         }
         for (int64_t run = runs.begin; run < runs.end; ++run) {
@@ -88,17 +95,15 @@ struct GradientSums : GradientPlan<Real> {
       weight_gradient(
           own.thread, du[phase].in(arena, own.crew), du_stride[phase], runs, rows, begun, state_columns,
           [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
-          [&](int64_t k, int64_t n, int64_t tile, Real* to) {
-            pack_row(to, tile, operands, Native<Real>::dtype, k * stride + n, call.H - n);
-          });
+          [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
       if (!has_input()) continue;
       weight_gradient(
           own.thread, source_rows(phase).in(arena, own.crew), du_stride[phase], runs, rows, begun, input_columns,
           [&](int64_t run) { return input_sums(own.number, phase, d, run); },
-          [&](int64_t k, int64_t n, int64_t tile, Real* to) {
-            const int64_t t = t0 + k / section, row = own.section.begin + k % section;
+          [&](int64_t k) {
+            const int64_t t = t0 + k / section, n = own.section.begin + k % section;
             // a row past its end adds nothing, whatever it holds
-            pack_row(to, tile, call.source, call.dtype, (t * call.N + row) * I + n, call.active(t, row) ? I - n : 0);
+            return RightRow{call.source, call.dtype, (t * call.N + n) * I, call.active(t, n) ? I : 0};
           });
     }
     bias_gradients(own, d, t0, steps);
