@@ -110,12 +110,12 @@ struct alignas(page) GradientPlan {
   // Vectors of the tile at column n of so many.
   int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
-  // Sections where the weights are small: then a thread has them all in its cache and no other to wait for or to read from. Their
-  // sums cost little beside so many rows.
+  // Sections where the weights are not large: then a thread reads them all from its caches, and has no other to wait for or to
+  // read from. Their sums cost little beside so many rows.
   int choose_sections() const {
     const int64_t columns = call.H + call.I, weights = cell.gates * call.H * columns * static_cast<int64_t>(sizeof(Real));
-    if (weights > 512 << 10) return 1;
-    const int64_t least = 8, least_of_all_steps = std::max<int64_t>(2048, 4 * columns);  // rows of a section
+    if (weights > 2 << 20) return 1;
+    const int64_t least = 8, least_of_all_steps = std::max<int64_t>(1536, 3 * columns);  // rows of a section
     int count = 1;
     while (count < 16 && call.N >= 2 * count * least && call.T * call.N >= 2 * count * least_of_all_steps) count *= 2;
     return count;
@@ -144,7 +144,8 @@ struct alignas(page) GradientPlan {
     // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
     const int64_t arrays = cell.gates * (cell.dx_differs ? 2 : 1) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
-    chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, 512) / N, 1, call.T);
+    const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;
+    chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
