@@ -207,11 +207,11 @@ def _measure_linearity(settings: Settings, report: Report, cell: str, mode: str)
         entries[str(shape)] = ours.prepare(make_work(cell, shape), mode, settings.threads).call
     timings = take_turns(entries, settings.effort)
     first = settings.linearity_shapes[0]
-    per_step = {shape: timings[str(shape)].median / shape.T for shape in settings.linearity_shapes}
-    for shape, seconds in per_step.items():
-        relative = seconds / per_step[first]
-        row = {"cell": cell, "mode": mode, **_shape_row(shape), "seconds_per_step": seconds, "relative": relative}
-        report["linearity"].append(row)
+    for shape in settings.linearity_shapes:
+        timing = timings[str(shape)]
+        relative = timing.over(timings[str(first)]) * first.T / shape.T
+        row = {"cell": cell, "mode": mode, **_shape_row(shape), "seconds_per_step": timing.median / shape.T}
+        report["linearity"].append(row | {"relative": relative})
 
 
 def _measure_memory(settings: Settings, report: Report, cell: str, shape: Shape) -> None:
