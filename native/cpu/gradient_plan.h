@@ -144,7 +144,7 @@ struct alignas(page) GradientPlan {
     // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
     const int64_t arrays = cell.gates * (cell.dx_differs ? 2 : 1) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
-    const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;
+    const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
     chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
 
     arena.begin();
