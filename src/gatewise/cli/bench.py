@@ -119,8 +119,8 @@ def cuda(
         with wish(family):
             for row in bench.measure(*chosen, sizes):
                 report["rows"].append(row)
-                typer.echo(bench.markdown([row]).splitlines()[2])
-        typer.echo("\n" + bench.markdown(report["rows"]))
+                typer.echo(bench.markdown([row]).splitlines()[2], err=True)  # to be seen meanwhile; the table is the result
+        typer.echo(bench.markdown(report["rows"]))
     if variants:
         variant_shapes = cuda_variants.QUICK if quick else cuda_variants.SHAPES
         report["variants"] = list(cuda_variants.measure(chosen[1][:1], variant_shapes, compiled))
