@@ -4,8 +4,8 @@
 
 using namespace gatewise;
 
-constexpr int WHOLE = 16 / sizeof(Storage<E>);
-constexpr int WIDTH = H % WHOLE == 0 && HP % WHOLE == 0 ? WHOLE : 1;  // the engine computes it too (run_gradient.py)
+constexpr int WIDTH = GATEWISE_UNITS_AT_ONCE;
+static_assert(HP % WIDTH == 0);
 using Several = Units<E, WIDTH>;
 
 struct Values {

@@ -134,7 +134,7 @@ struct Block {
       if constexpr (BACKWARD) *reinterpret_cast<u32*>(base + at) = word;
 #endif
     } else {
-      store_relaxed(reinterpret_cast<u32*>(base + at), word);
+      store_relaxed(reinterpret_cast<u32*>(base + at), not_empty(word));
     }
   }
 

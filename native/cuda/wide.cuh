@@ -277,7 +277,7 @@ struct WideBlock {
         if constexpr (PARTS == 1) {
           to[i * 32] = quad;
         } else {
-          store_relaxed(&to[i * 32].x, make_uint4(not_empty(quad.x), not_empty(quad.y), not_empty(quad.z), not_empty(quad.w)));
+          store_relaxed(&to[i * 32].x, not_empty(quad));
         }
       }
     }

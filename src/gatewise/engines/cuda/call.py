@@ -141,7 +141,7 @@ class Call:
     ) -> None:
         if shape[0] * shape[1] * shape[2]:
             values = (source, target, *shape, *strides, *pitches, *limits)
-            launch = driver.Launch(kernels.array_kernels(self.index, self.dtype)["copy"], (1056, 1, 1), 256)
+            launch = driver.Launch(kernels.array_kernels(self.index, self.dtype)["copy"], (kernels.BLOCKS, 1, 1), 256)
             self.launch(launch, *[(value,) for value in values])
 
     def macros(self, input_dtype: str | None = None) -> dict[str, str]:

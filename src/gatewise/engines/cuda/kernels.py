@@ -13,6 +13,8 @@ from .tiling import Tiling, ceil_div
 from .wide_tiling import WideTiling
 
 ELEMENTS = {"float32": "Float", "float16": "Float16", "bfloat16": "Bfloat16", "float64": "Double"}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+BLOCKS = 1056  # of a launch that keeps every multiprocessor busy, whatever its size
 
 # The fields of `Arguments` in native/cuda/problem.cuh, in order; each is 8 bytes wide.
 FIELDS = (
@@ -33,6 +35,12 @@ def arguments(values: dict[str, int]) -> tuple[int, ...]:
     return tuple((_NULLS | values).values())
 
 
+def units_at_once(H: int, HP: int, dtype: str) -> int:
+    """Neighbouring units a thread takes at a time before and after the steps (native/cuda/around.cu): 16 bytes if H allows."""
+    whole = 16 // ELEMENT_BYTES[dtype]
+    return whole if H % whole == 0 and HP % whole == 0 else 1
+
+
 def macros(
     cell: Cell, activations: tuple[int, ...], order: tuple[int, ...], dtype: str, input_dtype: str, H: int, HP: int
 ) -> dict[str, str]:
@@ -45,6 +53,7 @@ def macros(
         "GATEWISE_INPUT_ELEMENT": ELEMENTS[input_dtype],
         "GATEWISE_H": str(H),
         "GATEWISE_HP": str(HP),
+        "GATEWISE_UNITS_AT_ONCE": str(units_at_once(H, HP, dtype)),
     }
     if dtype in ("float16", "bfloat16"):
         found["GATEWISE_FAST_EXP"] = "1"

@@ -16,6 +16,7 @@ from functools import lru_cache
 from ...cells import Cell
 from . import wide_tiling
 from .driver import Device
+from .kernels import ELEMENT_BYTES
 from .products import is_library, library
 from .tiling import REGISTERS, WARPS, Tiling, ceil_div
 from .wide_tiling import WideTiling
@@ -44,7 +45,6 @@ _STEPS = {
     (True, 2): (5.2, 0.0, 0.043, 1.5),
     (True, 4): (6.9, 0.0, 0.26, 7.9),
 }
-_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 FAMILIES = ("block", "cluster", "grid", "wide", "steps")
@@ -214,7 +214,7 @@ def choose(
         return Plan("steps", "one step is larger than the persistent kernels count to")
     if wanted.family == "steps":
         return Plan("steps", "asked for")
-    found: list[Tiling | WideTiling] = [*_candidates(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype], device)]
+    found: list[Tiling | WideTiling] = [*_candidates(cell, backward, N, H, directions, ELEMENT_BYTES[dtype], device)]
     if dtype != "float32":
         found += wide_tiling.candidates(cell, backward, N, H, directions, device)
     found = [tiling for tiling in found if wanted.family in (None, tiling.family)]
@@ -225,7 +225,7 @@ def choose(
     if wanted.starve:
         found = [_starved(tiling) for tiling in found]
     best = min(((_predict(tiling, N, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
-    steps = predict_steps(cell, backward, N, H, directions, _ELEMENT_BYTES[dtype])
+    steps = predict_steps(cell, backward, N, H, directions, ELEMENT_BYTES[dtype])
     if wanted == Wish() and is_library() and steps < best[0]:
         return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)
     family = best[1].family

@@ -15,7 +15,6 @@ from .tiling import ceil_div
 _ARGUMENTS = (
     "source", "recurrent_weight", "input_weight", "bias", "peephole", "init_state", "init_cell", "secondary_bias",
 )  # fmt: skip
-_BLOCKS = 1056  # of a launch that keeps every multiprocessor busy
 
 
 def gradients(problem: Problem) -> dict[str, Any]:
@@ -66,7 +65,7 @@ class _Gradient:
         call, p = self.call, self.p
         for phase in range(len(p.cell.phases)):
             self.values[f"operand{phase}"] = call.scratch(call.rows * p.D * call.HP)
-        call.launch(driver.Launch(self.around["operands"], (_BLOCKS, 1, 1), 256), kernels.arguments(self.values))
+        call.launch(driver.Launch(self.around["operands"], (kernels.BLOCKS, 1, 1), 256), kernels.arguments(self.values))
         if not p.cell.needs_product:
             return
         product = self.values["product"] = call.scratch(call.rows * p.D * p.H)
@@ -155,9 +154,8 @@ class _Gradient:
             return
         columns = p.D * p.G * p.H
         width = 2 * columns + p.D * p.H
-        whole = 16 // self.size  # elements a thread takes at a time, if units are a multiple of them (native/cuda/around.cu)
-        blocks = ceil_div(columns, 32 * (whole if p.H % whole == 0 and call.HP % whole == 0 else 1))
-        shares = max(1, min(ceil_div(_BLOCKS, blocks), ceil_div(call.rows, 32)))  # of all rows, one for a block
+        blocks = ceil_div(columns, 32 * kernels.units_at_once(p.H, call.HP, call.dtype))
+        shares = max(1, min(ceil_div(kernels.BLOCKS, blocks), ceil_div(call.rows, 32)))  # of all rows, one for a block
         partial = call.scratch(shares * width, call.sum_dtype)
         row = kernels.arguments(self.values)
         call.launch(driver.Launch(self.around["column_sums"], (blocks, shares, 1), 256), row, (partial,), (which,))
