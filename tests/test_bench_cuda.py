@@ -35,20 +35,29 @@ def row(cell: str = "lstm", ours: float = 1.0, cudnn: float | None = 4.0, floor:
 
     sizes = {"T": 512, "N": 64, "I": 256, "H": 256, "directions": 1}
     parts = {"forward": part(1), "training": part(3)}
-    return {"cell": cell, "dtype": "bfloat16", **sizes, "families": ["grid", "grid"], "floor_us_per_step": floor, **parts}
+    return {
+        "cell": cell,
+        "dtype": "bfloat16",
+        **sizes,
+        "families": ["grid", "grid"],
+        "floor_us_per_step": floor,
+        "steps_us_per_step": floor and 0.8 * ours,
+        **parts,
+    }
 
 
 def test_the_table_by_hand() -> None:
     text = cuda.markdown([row(), row("gru_before", 12.0, None, None)])
+    assert "| lstm | bfloat16 | 512, 64, 256, 256 | grid / grid | 0.50 | 0.80 | 0.51 | 1.00 | 4.00 | 4.00 | 1.54 |" in text
+    assert "| 1.54 | 3.00 | 12.0 | 4.00 |" in text
     assert (
-        "| lstm | bfloat16 | 512, 64, 256, 256 | grid / grid | 0.50 | 0.51 | 1.00 | 4.00 | 4.00 | 1.54 | 3.00 | 12.0 | 4.00 |"
+        "| gru_before | bfloat16 | 512, 64, 256, 256 | grid / grid | – | – | 6.14 | 12.0 | – | – | 18.4 | 36.0 | – | – |"
         in text
     )
-    assert "| gru_before | bfloat16 | 512, 64, 256, 256 | grid / grid | – | 6.14 | 12.0 | – | – | 18.4 | 36.0 | – | – |" in text
     assert "- lstm bfloat16, geometric mean over cuDNN: forward 4.00 (least 4.00), training 4.00 (least 4.00)" in text
-    assert "forward over the floor 2.00 (most 2.00)" in text
+    assert "steps alone over the floor 1.60 (most 1.60), forward over the floor 2.00 (most 2.00)" in text
     header, rule, *_ = text.splitlines()
-    assert header.count("|") == rule.count("|") == 14
+    assert header.count("|") == rule.count("|") == 15
     json.dumps([row()], allow_nan=False)
 
 
@@ -139,7 +148,7 @@ def test_without_a_gpu_it_says_so() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (["--family", "grid,wide"], "family must be one of block, cluster, grid, wide, steps, got 'grid,wide'"),
+        (["--family", "grid,wide"], "family must be one of block, cluster, grid, relay, wide, steps, got 'grid,wide'"),
         (["--shapes", "64,256"], "a shape is T,N,I,H or T,N,I,H,bi with whole numbers from 1, got '64,256'"),
     ],
 )

@@ -16,9 +16,9 @@ import gatewise
 from cuda_samples import kernel_jobs, sample
 from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM, Cell
 from gatewise.engines import cuda
-from gatewise.engines.cuda import compiler, driver, kernels, planner, products, warm, wide_tiling
+from gatewise.engines.cuda import compiler, driver, kernels, planner, products, relay_tiling, warm, wide_tiling
 from gatewise.engines.cuda.planner import Wish, choose, wish
-from gatewise.engines.cuda.tiling import REGISTERS, THREADS, Tiling
+from gatewise.engines.cuda.tiling import THREADS, Tiling
 from gatewise.engines.cuda.wide_tiling import HELD, WideTiling
 
 NO_GPU = cuda.unavailable()
@@ -62,6 +62,15 @@ def test_the_wide_kernel_compiles_at_the_sizes_it_is_for() -> None:
     assert not errors, errors[0]
 
 
+def test_the_relay_kernel_compiles_at_the_sizes_it_is_for() -> None:
+    both = gatewise.GRUDescriptor(reset_after=True, bidirectional=True)
+    calls = [(gatewise.LSTMDescriptor(), 64, 1024), (both, 64, 512), (gatewise.LSTMDescriptor(bidirectional=True), 64, 512)]
+    jobs = [job for call in calls for job in warm.jobs(call[0], "bfloat16", *call[1:], driver.H200, gradient=False)]
+    assert [file for file, _ in jobs].count("relay_forward.cu") == len(calls)
+    _, errors = warm.compile_all(jobs, "sm_90", processes=2)
+    assert not errors, errors[0]
+
+
 @pytest.mark.parametrize("device", [driver.H200, driver.A100], ids=lambda device: device.architecture)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("cell", [LSTM, GRU_AFTER, GRU_BEFORE], ids=lambda cell: cell.name)
@@ -84,7 +93,7 @@ def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Dev
                     assert t.groups * t.rows >= N
                     assert t.fits
                     continue
-                assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= REGISTERS + 8
+                assert sum(t.held[phase] * t.tiles(phase) * 8 for phase in t.phases) + t.working_registers() <= t.registers + 8
                 assert t.groups * t.passes * t.pass_rows >= N
                 assert all(t.streamed(phase) >= 0 for phase in t.phases)
                 if t.on_chip:
@@ -95,7 +104,7 @@ def test_plans_keep_within_the_chip(cell: object, dtype: str, device: driver.Dev
 
 
 def test_a_wish_is_granted_where_it_fits() -> None:
-    for family in ("block", "cluster", "grid", "wide", "steps"):
+    for family in ("block", "cluster", "grid", "relay", "wide", "steps"):
         plan = choose(LSTM, False, 8, 128, 1, "bfloat16", False, driver.H200, Wish(family))
         assert plan.family == family
         assert plan.tiling is None or plan.tiling.family == family
@@ -126,6 +135,17 @@ def test_the_wide_kernels_are_for_steps_with_much_work() -> None:
         assert family(64, 512, backward) == "grid"
         assert "wide" not in {family(256, 1024, backward, GRU_BEFORE), family(256, 1024, backward, dtype="float32")}
         assert choose(LSTM, backward, 256, 1024, 1, "bfloat16", False, driver.A100, Wish()).family != "wide"
+
+
+def test_the_relay_kernel_keeps_all_of_r_on_the_chip() -> None:
+    for cell, N, H, directions in itertools.product(CELLS, (8, 40, 128), (1, 33, 200, 512, 1000, 2048), (1, 2)):
+        for t in relay_tiling.candidates(cell, N, H, directions, 2, driver.H200):
+            assert len(cell.phases) == 1
+            assert t.groups * 2 * t.pass_rows >= N
+            assert t.groups * t.blocks * directions <= driver.H200.sm_count
+            assert t.held[0] + t.shared[0] == t.chunks(0)
+            assert t.shared_bytes <= driver.H200.shared_limit
+    assert not relay_tiling.candidates(LSTM, 8, 128, 1, 2, driver.A100)
 
 
 def test_wide_kernels_are_cut_without_rest() -> None:

@@ -120,7 +120,7 @@ def plain_lstm(T: int = 6, N: int = 8, H: int = 64) -> tuple[Any, ...]:
     return tuple(((torch.rand(shape, device="cuda") - 0.5) / H**0.5).bfloat16() for shape in shapes)
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "relay", "wide", "steps"])
 def test_in_a_cuda_graph(family: str) -> None:
     arguments = plain_lstm()
     with planner.wish(family):
@@ -219,9 +219,12 @@ def test_arrays_on_two_devices_are_refused() -> None:
         gatewise.lstm(x, R.cpu(), *rest)
 
 
-@pytest.mark.parametrize(("N", "H"), [(256, 1024), (64, 2048), (100, 700)])
+@pytest.mark.parametrize(
+    ("family", "N", "H"),
+    [("wide", 256, 1024), ("wide", 64, 2048), ("wide", 100, 700), ("relay", 64, 1024), ("relay", 128, 512), ("relay", 52, 700)],
+)
 @pytest.mark.parametrize("operation", ["lstm", "gru"])
-def test_the_wide_kernels_agree_with_products_step_by_step(operation: str, N: int, H: int) -> None:
+def test_large_kernels_agree_with_products_step_by_step(operation: str, family: str, N: int, H: int) -> None:
     arguments, incoming, descriptor = training_call(6, N, H, operation)
     if operation == "gru":
         descriptor = gatewise.GRUDescriptor(training=True, reset_after=True)
@@ -234,18 +237,18 @@ def test_the_wide_kernels_agree_with_products_step_by_step(operation: str, N: in
         expected = [*results, *gradients(**arguments, **extra, descriptor=descriptor)]
 
     def call() -> list[Any]:
-        with planner.wish("wide"):
+        with planner.wish(family):
             results = forward(**arguments, descriptor=descriptor)
             return [*results, *gradients(**arguments, **extra, descriptor=descriptor)]
 
-    wide = call()
-    for found, steps in zip(wide, expected, strict=True):
+    first = call()
+    for found, steps in zip(first, expected, strict=True):
         assert difference(found.float().cpu().numpy(), steps.double().cpu().numpy()) < TOLERANCE["bfloat16"]
     for _ in range(LAUNCHES // 50):  # by as many blocks as there can be
-        assert all(torch.equal(*pair) for pair in zip(call(), wide, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(call(), first, strict=True))
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "relay", "wide"])
 @pytest.mark.parametrize("mode", ["forward", "training"])
 def test_many_launches_give_the_same_bits(family: str, mode: str) -> None:
     arguments, made = plain_lstm(T=4, N=16, H=128), training_call(4, 16, 128)
@@ -328,7 +331,7 @@ def test_a_call_done_again_on_other_arrays(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(torch.equal(a, b) for a, b in zip(results, train(*each), strict=True))
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "relay", "wide", "steps"])
 @pytest.mark.parametrize("own_stream", [False, True])
 def test_the_same_memory_with_other_values(family: str, own_stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the third call on, everything lies where it lay: a graph of the engine's own runs."""
@@ -344,7 +347,7 @@ def test_the_same_memory_with_other_values(family: str, own_stream: bool, monkey
             assert all(torch.equal(a, c) for a, c in zip(found, gatewise.lstm(source, R, W, b), strict=True))
 
 
-@pytest.mark.parametrize("family", ["block", "cluster", "grid", "wide", "steps"])
+@pytest.mark.parametrize("family", ["block", "cluster", "grid", "relay", "wide", "steps"])
 def test_gradients_in_a_cuda_graph(family: str) -> None:
     made = training_call(6, 9, 96)
     with planner.wish(family):

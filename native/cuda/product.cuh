@@ -55,6 +55,26 @@ struct Weights {
 template <int PHASE>
 using Sums = float[Shape<PHASE>::tiles][NT][4];
 
+template <int PHASE>
+__device__ __forceinline__ void clear(Sums<PHASE>& sums) {
+#pragma unroll
+  for (int i = 0; i < Shape<PHASE>::tiles * NT * 4; ++i) sums[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+}
+
+// Adds the warp's chunk c times its operands.
+template <int PHASE>
+__device__ __forceinline__ void multiply_chunk(Sums<PHASE>& sums, const Weights<PHASE>& weights, int c, const uint4 (&operands)[NT]) {
+#pragma unroll
+  for (int i = 0; i < Shape<PHASE>::tiles * 2; ++i) {
+    const uint4 w = weights.get(c, i / 2, i % 2);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const uint4& o = operands[n];
+      TensorCore<E>::multiply(sums[i / 2][n], w, i % 2 ? o.z : o.x, i % 2 ? o.w : o.y);
+    }
+  }
+}
+
 // Operands are read in rounds of DEPTH chunks, STAGES rounds in flight.
 constexpr int DEPTH = NT >= 3 ? 1 : NT == 2 ? 2 : 4;
 constexpr int STAGES = NT >= 3 ? 3 : 2;
@@ -109,8 +129,7 @@ template <int PHASE>
 __device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PHASE>& weights, const Operands& operands,
                                              OperandRounds<PHASE>& in) {
   using S = Shape<PHASE>;
-#pragma unroll
-  for (int i = 0; i < S::tiles * NT * 4; ++i) sums[i / (NT * 4)][i / 4 % NT][i % 4] = 0.0f;
+  clear<PHASE>(sums);
 #pragma unroll
   for (int round = 0; round < in.rounds; ++round) {
     if (round + STAGES - 1 < in.rounds) in.fetch(operands, round + STAGES - 1);
@@ -118,17 +137,7 @@ __device__ __forceinline__ void multiply_all(Sums<PHASE>& sums, const Weights<PH
 #pragma unroll
     for (int j = 0; j < DEPTH; ++j) {
       const int c = round * DEPTH + j;
-      if (c < S::chunks) {
-#pragma unroll
-        for (int i = 0; i < S::tiles * 2; ++i) {
-          const uint4 w = weights.get(c, i / 2, i % 2);
-#pragma unroll
-          for (int n = 0; n < NT; ++n) {
-            const uint4& o = in.b[round % STAGES][j][n];
-            TensorCore<E>::multiply(sums[i / 2][n], w, i % 2 ? o.z : o.x, i % 2 ? o.w : o.y);
-          }
-        }
-      }
+      if (c < S::chunks) multiply_chunk<PHASE>(sums, weights, c, in.b[round % STAGES][j]);
     }
   }
 }

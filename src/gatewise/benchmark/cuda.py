@@ -73,7 +73,8 @@ def compile_ahead(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple
         for cell in cells
         for dtype in dtypes
         for _, N, _, H, D in shapes
-        for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device, wanted=planner.current_wish())
+        for part in ({}, {"gradient": False, "input_weight": False})
+        for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device, wanted=planner.current_wish(), **part)
     ]
     _, errors = warm.compile_all(wanted, device.architecture)
     if errors:
@@ -120,6 +121,14 @@ class _Case:
 
         return lambda: run(**self.arguments, descriptor=inference), step
 
+    def steps_call(self) -> Callable[[], Any]:
+        """The forward call on an input that has been multiplied: the steps alone."""
+        T, N, _, _, D = self.sizes
+        given = {**self.arguments, "input_weight": None, "source": self.make(T, N, self.arguments["bias"].shape[0])}
+        run: Any = gatewise.lstm if self.cell == "lstm" else gatewise.gru
+        descriptor = descriptor_of(self.cell, D, training=False)
+        return lambda: run(**given, descriptor=descriptor)
+
     def cudnn_calls(self) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
         import torch
 
@@ -164,6 +173,7 @@ def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes
                 row: Row = {"cell": cell, "dtype": dtype, "T": T, "N": N, "I": I, "H": H, "directions": D}
                 row["families"] = [plan.family for plan in plans]
                 row["floor_us_per_step"] = floor(plans[0], N, gpu)
+                row["steps_us_per_step"] = 1000 * milliseconds(case.steps_call()) / T if row["floor_us_per_step"] else None
                 for name, mine, other in zip(("forward", "training"), ours, theirs, strict=True):
                     row[name] = {
                         "ms": mine,
@@ -221,11 +231,12 @@ def sizes_of(row: Row) -> str:
 def markdown(rows: list[Row]) -> str:
     """The rows as one table, and their means."""
     parts = ("ms", "us/step", "cuDNN us/step", "ratio")
-    titles = ["cell", "dtype", "T, N, I, H", "kernels", "floor us/step"]
+    titles = ["cell", "dtype", "T, N, I, H", "kernels", "floor us/step", "steps alone us/step"]
     titles += [f"{name} {part}" for name in ("forward", "training") for part in parts]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in rows:
-        cells = [row["cell"], row["dtype"], sizes_of(row), " / ".join(row["families"]), number(row.get("floor_us_per_step"))]
+        cells = [row["cell"], row["dtype"], sizes_of(row), " / ".join(row["families"])]
+        cells += [number(row.get(key)) for key in ("floor_us_per_step", "steps_us_per_step")]
         for name in ("forward", "training"):
             cells += [number(row[name][key]) for key in ("ms", "us_per_step", "cudnn_us_per_step", "ratio")]
         lines.append("| " + " | ".join(cells) + " |")
@@ -238,9 +249,11 @@ def markdown(rows: list[Row]) -> str:
                 ratios = [row[name]["ratio"] for row in mine if row[name]["ratio"] is not None]
                 if ratios:
                     text.append(f"{name} {geometric_mean(ratios):.2f} (least {min(ratios):.2f})")
-            floors = [row["forward"]["us_per_step"] / row["floor_us_per_step"] for row in mine if row.get("floor_us_per_step")]
-            if floors:
-                text.append(f"forward over the floor {geometric_mean(floors):.2f} (most {max(floors):.2f})")
+            floored = [row for row in mine if row.get("floor_us_per_step")]
+            for name, key in (("steps alone", "steps_us_per_step"), ("forward", "us_per_step")):
+                over = [row.get(key, row["forward"].get(key)) / row["floor_us_per_step"] for row in floored]
+                if over:
+                    text.append(f"{name} over the floor {geometric_mean(over):.2f} (most {max(over):.2f})")
             if text:
                 lines.append(f"- {cell} {dtype}, geometric mean over cuDNN: " + ", ".join(text))
     return "\n".join(lines) + "\n"

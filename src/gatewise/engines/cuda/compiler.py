@@ -97,7 +97,7 @@ def _check(code: int, program: Any = None) -> None:
 
 
 def _options(macros: dict[str, str], architecture: str) -> list[str]:
-    if "GATEWISE_WIDE" in macros:  # the warp group instructions are in no architecture but their own
+    if "GATEWISE_HOPPER" in macros:  # the warp group instructions are in no architecture but their own
         architecture += "a"
     common = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device"]
     return common + [f"-D{name}={value}" for name, value in macros.items()]

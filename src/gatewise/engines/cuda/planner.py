@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ...cells import Cell
-from . import wide_tiling
+from . import relay_tiling, wide_tiling
 from .driver import Device
 from .kernels import ELEMENT_BYTES
 from .products import is_library, library
-from .tiling import REGISTERS, WARPS, Tiling, ceil_div
+from .relay_tiling import RelayTiling
+from .tiling import WARPS, Tiling, ceil_div
 from .wide_tiling import WideTiling
 
 # Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
@@ -36,6 +37,10 @@ _FOLD = 0.5  # ... for sums that are added up in two steps
 _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
+# What makes such a prediction for the grid comparable with those of the kernels below, by whether it is for gradients, fitted
+# to about 30 calls: microseconds of a step; of a predicted one; for 10^9 flops of the input's product, for I = H; for a million
+# gates of units of rows.
+_IN_CALL = {False: (0.24, 0.58, 0.73, 5.8), True: (0.0, 1.0, 0.0, 1.5)}
 # The same for the steps family, fitted to calls it was measured on beside the others, by whether they are gradients and the
 # size of an element: microseconds of the launches and products of a phase, however little they do; for a million gates of
 # units of rows; for a million bytes of R; for 10^9 flops.
@@ -47,7 +52,7 @@ _STEPS = {
 }
 
 
-FAMILIES = ("block", "cluster", "grid", "wide", "steps")
+FAMILIES = ("block", "cluster", "grid", "relay", "wide", "steps")
 
 
 @dataclass(frozen=True)
@@ -97,24 +102,6 @@ class Plan:
         )
 
 
-def _place_weights(tiling: Tiling, device: Device) -> Tiling:
-    """Fill registers first, then shared memory; the rest is streamed."""
-    room = max(0, REGISTERS - tiling.working_registers())
-    held = []
-    for phase in tiling.phases:
-        count = min(tiling.chunks(phase), room // (tiling.tiles(phase) * 8))
-        held.append(count)
-        room -= count * tiling.tiles(phase) * 8
-    tiling = replace(tiling, held=tuple(held), shared=(0,) * len(held))
-    left = device.shared_limit - tiling.shared_bytes
-    shared = []
-    for phase in tiling.phases:
-        count = min(tiling.streamed(phase), max(0, left) // tiling.weight_bytes(phase))
-        shared.append(count)
-        left -= count * tiling.weight_bytes(phase)
-    return replace(tiling, shared=tuple(shared))
-
-
 def _latency(tiling: Tiling) -> float:
     """From the end of a block's work in a step to the others' hearing of it."""
     if tiling.on_chip and tiling.blocks == 1:
@@ -124,7 +111,7 @@ def _latency(tiling: Tiling) -> float:
 
 
 def predict(tiling: Tiling, directions: int, device: Device) -> float:
-    """Microseconds per step, by estimate."""
+    """Microseconds per step, by estimate, to rank the ways to cut a call."""
     operands = tiling.operand_bytes() / (_SHARED_BYTES if tiling.on_chip else _L2_BYTES)
     products = weights = 0.0
     for phase in tiling.phases:
@@ -143,8 +130,21 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
     return _ALL[tiling.backward] * one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
 
 
-def _predict(tiling: Tiling | WideTiling, N: int, directions: int, device: Device) -> float:
-    return tiling.predict(N, directions) if isinstance(tiling, WideTiling) else predict(tiling, directions, device)
+def _fastest(found: list[Tiling | WideTiling], N: int, directions: int, device: Device) -> tuple[float, Tiling | WideTiling]:
+    """The way that is predicted to be the fastest, and its microseconds per step."""
+    others: list[tuple[float, Tiling | WideTiling]] = []
+    others += [(t.predict(N, directions), t) for t in found if isinstance(t, RelayTiling | WideTiling)]
+    ranked = [(predict(t, directions, device), t) for t in found if type(t) is Tiling]
+    if ranked:
+        alone, tiling = min(ranked, key=lambda pair: pair[0])
+        if tiling.on_chip:  # there is little to wait for, and nothing to gain by taking turns
+            others = [pair for pair in others if isinstance(pair[1], WideTiling)]
+        else:
+            step, share, flops, units = _IN_CALL[tiling.backward]
+            gates = N * directions * len(tiling.cell.gates) * tiling.H
+            alone = step + share * alone + (flops * 2e-9 * tiling.H + units * 1e-6) * gates
+        others.append((alone, tiling))
+    return min(others, key=lambda pair: pair[0])
 
 
 def predict_steps(cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int) -> float:
@@ -191,9 +191,9 @@ def _candidates(
                             cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups,
                             folded,
                         )  # fmt: skip
-                        if tiling.working_registers() > REGISTERS:
+                        if tiling.working_registers() > tiling.registers:
                             continue
-                        tiling = _place_weights(tiling, device)
+                        tiling = tiling.placed(device.shared_limit)
                         if tiling.shared_bytes <= device.shared_limit:
                             found.append(tiling)
     return found
@@ -215,6 +215,8 @@ def choose(
     if wanted.family == "steps":
         return Plan("steps", "asked for")
     found: list[Tiling | WideTiling] = [*_candidates(cell, backward, N, H, directions, ELEMENT_BYTES[dtype], device)]
+    if not backward:
+        found += relay_tiling.candidates(cell, N, H, directions, ELEMENT_BYTES[dtype], device)
     if dtype != "float32":
         found += wide_tiling.candidates(cell, backward, N, H, directions, device)
     found = [tiling for tiling in found if wanted.family in (None, tiling.family)]
@@ -224,18 +226,22 @@ def choose(
         found = [found[wanted.pick % len(found)]]
     if wanted.starve:
         found = [_starved(tiling) for tiling in found]
-    best = min(((_predict(tiling, N, directions, device), tiling) for tiling in found), key=lambda pair: pair[0])
+    time, tiling = _fastest(found, N, directions, device)
     steps = predict_steps(cell, backward, N, H, directions, ELEMENT_BYTES[dtype])
-    if wanted == Wish() and is_library() and steps < best[0]:
+    slower = time
+    if type(tiling) is Tiling:  # the steps family's model was fitted beside `predict`; forward, calls with many rows are slower
+        alone = predict(tiling, directions, device)
+        slower = alone if backward else max(time, alone)
+    if wanted == Wish() and is_library() and steps < slower:
         return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)
-    family = best[1].family
     reasons = {
         "block": "all of R fits one multiprocessor",
         "cluster": "R fits a cluster of multiprocessors",
         "grid": "R is spread over the chip",
+        "relay": "R is spread over the chip, and two halves of the rows take turns",
         "wide": "R is spread over the chip, and a step has much work",
     }
-    return Plan(family, reasons[family], best[1], best[0])
+    return Plan(tiling.family, reasons[tiling.family], tiling, time)
 
 
 def _starved(tiling: Tiling | WideTiling) -> Tiling | WideTiling:

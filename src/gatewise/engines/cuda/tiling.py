@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from ...cells import Cell
 
 WARPS = 8
 THREADS = 32 * WARPS
-REGISTERS = 240  # of a thread, that the estimate below may fill
 _BUSY_BYTES = 300 << 10  # that all blocks together read of each other's results in a product
+
+_Placed = TypeVar("_Placed", bound="Tiling")
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -34,7 +36,8 @@ class Tiling:
     held: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
 
-    threads = THREADS
+    threads: ClassVar[int] = THREADS
+    registers: ClassVar[int] = 240  # of a thread, that its weights and the estimate below may fill
 
     @property
     def family(self) -> str:
@@ -106,6 +109,23 @@ class Tiling:
         gates = len(self.cell.gates)
         points = self.pairs * 2 * (gates + (8 if self.backward else 4))
         return (56 if self.backward else 40) + sums + operands + points + (4 if self.folded else 0)
+
+    def placed(self: _Placed, shared_limit: int) -> _Placed:
+        """With weights in registers first, then shared memory; the rest is streamed."""
+        room = max(0, self.registers - self.working_registers())
+        held = []
+        for phase in self.phases:
+            count = min(self.chunks(phase), room // (self.tiles(phase) * 8))
+            held.append(count)
+            room -= count * self.tiles(phase) * 8
+        made = replace(self, held=tuple(held), shared=(0,) * len(held))
+        left = shared_limit - made.shared_bytes
+        shared = []
+        for phase in self.phases:
+            count = min(made.streamed(phase), max(0, left) // made.weight_bytes(phase))
+            shared.append(count)
+            left -= count * made.weight_bytes(phase)
+        return replace(made, shared=tuple(shared))
 
     def weight_bytes(self, phase: int) -> int:
         """Of one chunk of every warp."""

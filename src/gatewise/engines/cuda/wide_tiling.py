@@ -106,7 +106,7 @@ class WideTiling:
 
     def macros(self) -> dict[str, str]:
         return {
-            "GATEWISE_WIDE": "1",
+            "GATEWISE_HOPPER": "1",
             "GATEWISE_BACKWARD": str(int(self.backward)),
             "GATEWISE_PARTS": str(self.parts),
             "GATEWISE_ROWS": str(self.rows),
