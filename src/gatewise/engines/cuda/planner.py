@@ -1,8 +1,9 @@
 """Chooses how a call runs: which kernel family, how it is cut, over how many blocks; and says why.
 
 Families: `block`, R in one multiprocessor; `cluster`, R over a cluster, the state through distributed shared memory;
-`grid`, R over the whole chip, the state through L2; these three are one kernel. `wide`, the same for steps with much
-work, with the warp group instructions of sm_90. `steps`, launches and products for every step.
+`grid`, R over the whole chip, the state through L2; these three are one kernel. `relay`, like the grid, with two halves of
+the rows that take turns. `wide`, for steps with much work, with the warp group instructions of sm_90. `steps`, launches and
+products for every step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip t
 # to about 30 calls: microseconds of a step; of a predicted one; for 10^9 flops of the input's product, for I = H; for a million
 # gates of units of rows.
 _IN_CALL = {False: (0.24, 0.58, 0.73, 5.8), True: (0.0, 1.0, 0.0, 1.5)}
-# The same for the steps family, fitted to calls it was measured on beside the others, by whether they are gradients and the
+# The steps family, fitted to calls it was measured on beside the others, by whether they are gradients and the
 # size of an element: microseconds of the launches and products of a phase, however little they do; for a million gates of
 # units of rows; for a million bytes of R; for 10^9 flops.
 _STEPS = {
