@@ -36,7 +36,7 @@ struct ForwardStep {
 };
 
 template <class Real>
-using ForwardPointwise = void (*)(const ForwardStep<Real>&, int64_t block, int64_t first_row, int64_t rows, const Real* u);
+using ForwardPointwise = void (*)(const ForwardStep<Real>&, int64_t block, int64_t first_row, int64_t rows, Real* u);
 
 template <class Real>
 struct ForwardCell {
@@ -231,10 +231,11 @@ struct alignas(page) ForwardRun {
   }
 
   // (reset ? 0 : state) * mask at step t.
+  template <Lanes LANES = Lanes::any>
   GATEWISE_INLINE Vec<Real> next_operand(int d, int64_t t, int64_t n, int64_t unit, const Vec<Real>& state) const {
     const Vec<Real> kept = call.reset(t, n) ? Vec<Real>(0.0) : state;
     if (call.mask == nullptr) return kept;
-    return kept * load_mask<Real>(call, t, n, d * call.H + unit, call.H - unit);
+    return kept * load_mask<Real, LANES>(call, t, n, d * call.H + unit, call.H - unit);
   }
 
   // Products with some gates' rows of a weight as the caller gave it, for one block: C[row][gate][width].

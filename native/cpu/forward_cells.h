@@ -6,71 +6,145 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// One vector of units of one active row. FULL: the call's dtype is Real and all lanes exist.
-template <class Real, class Cell, class Act, int PHASE, bool FULL>
-GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Act& act, int64_t block, int64_t n, int64_t at,
-                                    const Real* u) {
-  using V = Vec<Real>;
-  using Units = Access<Real, FULL>;
+// Where the maths of a block finds its numbers, worked out once for all rows: beside the maths of a vector of units the compiler
+// would do it again for each. Places are those of the thread's first row and the block's first unit.
+template <class Real, int G>
+struct ForwardBlock {
+  int64_t unit, left;                   // the first unit, and how many there are from it on
+  int64_t width, gate_width;            // from gate to gate: of what is kept between phases, and of all else
+  Real *h, *c, *operand, *kept;         // kept: gates that an earlier phase made
+  Real* next;                           // operand of the step after, null at the end
+  int64_t own_units, x_stride, stride;  // from row to row
+  const Real *x, *bias, *peephole, *b2;
+  int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
+  int64_t gate[G];          // from the first gate of a row to each
+  bool plain;               // neither a mask nor resets
+
+  GATEWISE_INLINE ForwardBlock(const ForwardStep<Real>& step, int64_t block) {
+    const ForwardRun<Real>& run = *step.run;
+    const ForwardPart<Real>& own = *step.own;
+    const Call& call = run.call;
+    const int d = step.direction;
+    width = run.units.width, gate_width = run.units.gate_width(block);
+    unit = block * width, left = call.H - unit;
+    own_units = run.own_units, x_stride = run.x_stride, stride = run.stride;
+    const int64_t columns = (block - own.blocks.begin) * G * width, packed = d * run.columns + block * G * width;
+    h = own.h + unit - own.first_unit;
+    c = own.c + unit - own.first_unit;
+    operand = own.second_operand + unit;
+    kept = own.gates + columns;
+    next = step.next < 0 ? nullptr : step.next_operand + unit;
+    x = step.x_rows == nullptr ? nullptr : step.x_rows + columns;
+    bias = call.bias == nullptr ? nullptr : run.bias.in(run.arena) + packed;
+    peephole = run.peephole.in(run.arena) + packed;
+    b2 = run.secondary_bias.in(run.arena) + d * run.units.padded + unit;
+    row_length = call.D * call.H;
+    row = (step.t * call.N + own.rows.begin) * row_length + d * call.H;
+    for (int g = 0; g < G; ++g) gate[g] = call.slot[g] * call.H + unit;
+    plain = call.mask == nullptr && call.resets == nullptr;
+  }
+};
+
+// A state with a cell is made when the cells of all rows are there: each row would wait for its activation, one after the other.
+template <class Cell>
+constexpr bool state_apart = Cell::has_cell && Cell::restores_state;
+
+// Until then the gates are in z_state, where that keeps them as they are, else in place of the products.
+template <Lanes LANES>
+GATEWISE_INLINE bool gates_in_results(const Call& call) {
+  return LANES != Lanes::any && call.z_state != nullptr;
+}
+
+// Puts a row's new state where it is wanted.
+template <class Real, Lanes LANES, int G>
+GATEWISE_INLINE void forward_state(const ForwardStep<Real>& step, const ForwardBlock<Real, G>& in, int64_t n, int64_t at,
+                                   const Vec<Real>& state) {
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
-  const Arena& arena = run.arena;
-  const ForwardPart<Real>& own = *step.own;
+  const int64_t i = n - step.own->rows.begin, unit = in.unit + at;
+  state.store(in.h + i * in.own_units + at);
+  if (in.next != nullptr) {
+    Vec<Real> operand = state;
+    if (!in.plain) operand = run.template next_operand<LANES>(step.direction, step.next, n, unit, state);
+    operand.store(in.next + i * in.stride + at);
+  }
+  Access<Real, LANES>::store(call.state, call.dtype, in.row + i * in.row_length + unit, state, in.left - at);
+}
+
+// One vector of units of one active row.
+template <class Real, class Cell, class Act, int PHASE, Lanes LANES>
+GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
+                                    int64_t n, int64_t at, Real* u) {
+  using V = Vec<Real>;
+  using Units = Access<Real, LANES>;
+  const ForwardRun<Real>& run = *step.run;
+  const Call& call = run.call;
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   constexpr bool last_phase = PHASE == Cell::phases - 1;
-  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int64_t unit = block * width + at, left = H - unit, gate_width = run.units.gate_width(block);
-  const int d = step.direction;
-  const int64_t packed = d * run.columns + block * G * width + at;
-  const int64_t row = (step.t * call.N + n) * call.D + d, i = n - own.rows.begin;
-  const int64_t own_columns = i * run.x_stride + (block - own.blocks.begin) * G * width + at;
-  const bool fresh = call.reset(step.t, n);
-  Real* h = own.h + i * run.own_units + unit - own.first_unit;
-  Real* c = own.c + i * run.own_units + unit - own.first_unit;
+  const int64_t i = n - step.own->rows.begin, left = in.left - at;
+  const int64_t result = in.row + i * in.row_length;
+  const bool fresh = !in.plain && call.reset(step.t, n);
+  Real* h = in.h + i * in.own_units + at;
+  Real* c = in.c + i * in.own_units + at;
 
   Forward<V, G> v;
   v.h = fresh ? V(0.0) : V::load(h);
   if constexpr (Cell::has_cell) v.c = fresh ? V(0.0) : V::load(c);
-  v.b2 = V::load(run.secondary_bias.in(arena) + d * padded + unit);
+  v.b2 = V::load(in.b2 + at);
   for (int k = 0; k < count; ++k) {
     const int g = first + k;
-    v.u[g] = V::load(u + k * gate_width + at);
-    if (step.x_rows != nullptr) {
-      v.x[g] = V::load(step.x_rows + own_columns + g * gate_width);
+    v.u[g] = V::load(u + k * in.gate_width + at);
+    if (in.x != nullptr) {
+      v.x[g] = V::load(in.x + i * in.x_stride + g * in.gate_width + at);
     } else {
-      v.x[g] = Units::load(call.source, call.dtype, row * G * H + call.slot[g] * H + unit, left);
+      v.x[g] = Units::load(call.source, call.dtype, result * G + in.gate[g] + at, left);
     }
-    if (call.bias != nullptr) v.x[g] = v.x[g] + V::load(run.bias.in(arena) + packed + g * gate_width);
-    if constexpr (Cell::peephole) v.p[g] = V::load(run.peephole.in(arena) + packed + g * gate_width);
+    if (in.bias != nullptr) v.x[g] = v.x[g] + V::load(in.bias + g * in.gate_width + at);
+    if constexpr (Cell::peephole) v.p[g] = V::load(in.peephole + g * in.gate_width + at);
   }
   if constexpr (Cell::phases == 2) {
-    v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
-    Real* kept = own.gates + own_columns;
-    for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * width);
+    v.m = call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, step.direction * call.H + in.unit + at, left);
+    Real* kept = in.kept + i * in.x_stride + at;
+    for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * in.width);
     Cell::template forward<PHASE>(act, v);
     if constexpr (!last_phase) {
-      for (int g = first; g < first + count; ++g) v.gate[g].store(kept + g * width);
-      v.operand.store(own.second_operand + i * run.stride + unit);
+      for (int g = first; g < first + count; ++g) v.gate[g].store(kept + g * in.width);
+      v.operand.store(in.operand + i * in.stride + at);
     }
   } else {
     Cell::template forward<PHASE>(act, v);
   }
   if constexpr (last_phase) {
-    v.h_next.store(h);
-    if constexpr (Cell::has_cell) v.c_next.store(c);
-    if (step.next >= 0) {
-      run.next_operand(d, step.next, n, unit, v.h_next).store(step.next_operand + i * run.stride + unit);
-    }
-    Units::store(call.state, call.dtype, row * H + unit, v.h_next, left);
     if constexpr (Cell::has_cell) {
-      if (call.cell_out != nullptr) Units::store(call.cell_out, call.dtype, row * H + unit, v.c_next, left);
+      v.c_next.store(c);
+      if (call.cell_out != nullptr) Units::store(call.cell_out, call.dtype, result + in.unit + at, v.c_next, left);
     }
     if (call.z_state != nullptr) {
-      for (int g = 0; g < G; ++g) {
-        Units::store(call.z_state, call.dtype, row * G * H + call.slot[g] * H + unit, v.gate[g], left);
-      }
+      for (int g = 0; g < G; ++g) Units::store(call.z_state, call.dtype, result * G + in.gate[g] + at, v.gate[g], left);
+    }
+    if constexpr (!state_apart<Cell>) {
+      forward_state<Real, LANES>(step, in, n, at, v.h_next);
+    } else if (!gates_in_results<LANES>(call)) {
+      for (int g = 0; g < G; ++g) v.gate[g].store(u + g * in.gate_width + at);
     }
   }
+}
+
+// The state of a row whose gates and cell are there.
+template <class Real, class Cell, class Act, Lanes LANES>
+GATEWISE_INLINE void forward_restored(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
+                                      int64_t n, int64_t at, const Real* u) {
+  const Call& call = step.run->call;
+  const int64_t i = n - step.own->rows.begin, gates = (in.row + i * in.row_length) * Cell::gates + at;
+  Gradient<Vec<Real>, Cell::gates> v;
+  for (int g = 0; g < Cell::gates; ++g) {
+    v.gate[g] = gates_in_results<LANES>(call)
+                    ? Access<Real, LANES>::load(call.z_state, call.dtype, gates + in.gate[g], in.left - at)
+                    : Vec<Real>::load(u + g * in.gate_width + at);
+  }
+  v.c_next = Vec<Real>::load(in.c + i * in.own_units + at);
+  Cell::restore(act, v);
+  forward_state<Real, LANES>(step, in, n, at, v.h_next);
 }
 
 // A row that takes no part in this step: its results are 0 and its state goes on.
@@ -98,23 +172,25 @@ __attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, i
 
 // The cell's maths on `rows` rows of one block, given their recurrent products u: [rows][gates of the phase][width].
 template <class Real, class Cell, class Act, int PHASE>
-void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* u) {
-  constexpr int lanes = Vec<Real>::lanes;
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
+void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, Real* u) {
+  const Call& call = step.run->call;
   const Act act = make_activations<Act>(call);
-  const int64_t width = run.units.width, columns = Cell::gate_count[PHASE] * width;
-  const int64_t exist = std::min(width, call.H - block * width);
-  const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
-  for (int64_t i = 0; i < rows; ++i, u += columns) {
-    const int64_t n = first_row + i;
-    if (!call.active(step.t, n)) {
-      if (PHASE == Cell::phases - 1) forward_inactive<Real, Cell>(step, block, n);
-      continue;
-    }
-    int64_t at = 0;
-    for (; at < full; at += lanes) forward_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, u);
-    for (; at < exist; at += lanes) forward_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, u);
+  const ForwardBlock<Real, Cell::gates> in(step, block);
+  const int64_t columns = Cell::gate_count[PHASE] * in.width;
+  for (int64_t n = first_row; PHASE == Cell::phases - 1 && call.lengths != nullptr && n < first_row + rows; ++n) {
+    if (!call.active(step.t, n)) forward_inactive<Real, Cell>(step, block, n);
+  }
+  constexpr bool by_rows = Cell::gate_count[Cell::phases - 1] == 1;  // else a block is one vector wide
+  const int64_t exist = std::min(in.width, in.left);
+  each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
+    if (!call.active(step.t, first_row + i)) return;
+    forward_vector<Real, Cell, Act, PHASE, lanes.value>(step, in, act, first_row + i, at, u + i * columns);
+  });
+  if constexpr (state_apart<Cell>) {
+    each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
+      if (!call.active(step.t, first_row + i)) return;
+      forward_restored<Real, Cell, Act, lanes.value>(step, in, act, first_row + i, at, u + i * columns);
+    });
   }
 }
 

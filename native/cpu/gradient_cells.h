@@ -1,4 +1,4 @@
-// The cells' gradients on rows of a block, for the gradient run.
+// The cells' gradients on rows of some blocks, for the gradient run.
 #pragma once
 
 #include "cpu/gradient.h"
@@ -6,65 +6,109 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// Gradient values at one vector of units of one row: everything that was saved or given.
-template <class Real, class Cell, bool FULL>
-GATEWISE_INLINE void load_saved(const GradientStep<Real>& step, int64_t n, int64_t unit, Gradient<Vec<Real>, Cell::gates>& v) {
-  using V = Vec<Real>;
-  using Units = Access<Real, FULL>;
-  constexpr int G = Cell::gates;
-  const GradientRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const int64_t H = call.H, left = H - unit, row = (step.t * call.N + n) * call.D + step.direction;
-  for (int g = 0; g < G; ++g) {
-    const int64_t index = row * G * H + call.slot[g] * H + unit;
-    v.gate[g] = Units::load(call.z_given, call.dtype, index, left);
-    v.dgate[g] = V(0.0);
-    if (call.z_state_gradient != nullptr) v.dgate[g] = Units::load(call.z_state_gradient, call.dtype, index, left);
+// Where a row's results at step t begin in the caller's arrays: those as long as the state, and each gate.
+template <int G>
+struct SavedRow {
+  int64_t state, gate[G];
+  GATEWISE_INLINE SavedRow(const Call& call, int d, int64_t t, int64_t n) {
+    const int64_t row = (t * call.N + n) * call.D + d;
+    state = row * call.H;
+    for (int g = 0; g < G; ++g) gate[g] = (row * G + call.slot[g]) * call.H;
   }
-  if constexpr (Cell::has_cell) v.c_next = Units::load(call.cell_given, call.dtype, row * H + unit, left);
+};
+
+// Where else the maths of a row finds its numbers, from unit 0 on. Worked out once for all units: beside the maths of a vector
+// of them the compiler would do it again for each.
+template <class Real, class Cell, int PHASE>
+struct GradientRow {
+  static constexpr int G = Cell::gates;
+  SavedRow<G> saved;
+  Real *dh, *dc;
+  Real *du, *dx;  // of the phase's first gate; the others lie `padded` apart
+  Real* operand;  // of the second phase
+  Real* next;     // of the step after this one; null: it is not made here
+  const Real *q, *peephole;
+  Earlier h, c;
+  int64_t padded;
+
+  GATEWISE_INLINE GradientRow(const GradientStep<Real>& step, int64_t n)
+      : saved(step.run->call, step.direction, step.t, n), padded(step.run->units.padded) {
+    const GradientRun<Real>& run = *step.run;
+    const GradientPart<Real>& own = *step.own;
+    const Call& call = run.call;
+    const Arena& arena = run.arena;
+    const int d = step.direction;
+    const int64_t row = run.chunk_row(own, step.slot, n);
+    dh = own.dh + run.own_place(own, n, 0);
+    dc = own.dc + run.own_place(own, n, 0);
+    du = run.du[PHASE].in(arena, own.crew) + row * run.du_stride[PHASE];
+    dx = run.dx.in(arena, own.crew) + row * run.du_stride[PHASE];
+    operand = run.operand[1].in(arena, own.crew) + row * run.stride;
+    const int64_t after = row + (step.after - step.t) * own.section.size();
+    next = step.after < 0 ? nullptr : run.operand[0].in(arena, own.crew) + after * run.stride;
+    q = run.q.in(arena, own.crew) + row * padded;
+    peephole = run.peephole.in(arena) + d * G * padded;
+    h = run.earlier(call.output_given, call.init_state, d, step.t, step.before, n);
+    c = run.earlier(call.cell_given, call.init_cell, d, step.t, step.before, n);
+  }
+};
+
+// A vector of units as they were before the step.
+template <class Real, Lanes LANES>
+GATEWISE_INLINE Vec<Real> load_earlier(const Call& call, const Earlier& where, int64_t unit) {
+  if (where.from == nullptr) return Vec<Real>(0.0);
+  return Access<Real, LANES>::load(where.from, call.dtype, where.index + unit, call.H - unit);
 }
 
-// One vector of units of one row. FULL: the call's dtype is Real and all lanes exist.
-template <class Real, class Cell, class Act, int PHASE, bool FULL>
-GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& act, int64_t block, int64_t n, int64_t at,
-                                     bool active, const Real* e) {
+// A vector of units of one row: everything that was saved or given.
+template <class Real, class Cell, Lanes LANES>
+GATEWISE_INLINE void load_saved(const Call& call, const SavedRow<Cell::gates>& row, int64_t unit,
+                                Gradient<Vec<Real>, Cell::gates>& v) {
+  using Units = Access<Real, LANES>;
+  const int64_t left = call.H - unit;
+  for (int g = 0; g < Cell::gates; ++g) {
+    v.gate[g] = Units::load(call.z_given, call.dtype, row.gate[g] + unit, left);
+    v.dgate[g] = Vec<Real>(0.0);
+    if (call.z_state_gradient != nullptr) {
+      v.dgate[g] = Units::load(call.z_state_gradient, call.dtype, row.gate[g] + unit, left);
+    }
+  }
+  if constexpr (Cell::has_cell) v.c_next = Units::load(call.cell_given, call.dtype, row.state + unit, left);
+}
+
+// One vector of units of one row; `e` is its own.
+template <class Real, class Cell, class Act, int PHASE, Lanes LANES>
+GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const GradientRow<Real, Cell, PHASE>& in, const Act& act,
+                                     int64_t n, int64_t unit, bool active, const Real* e) {
   using V = Vec<Real>;
-  using Units = Access<Real, FULL>;
+  using Units = Access<Real, LANES>;
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
-  const Arena& arena = run.arena;
   const int d = step.direction;
-  const int64_t H = call.H, width = run.units.width, padded = run.units.padded;
-  const int64_t unit = block * width + at, left = H - unit, slot_row = run.chunk_row(*step.own, step.slot, n);
-  const int64_t row = (step.t * call.N + n) * call.D + d;
+  const int64_t H = call.H, left = H - unit;
   Gradient<V, G> v;
   if (active) {
-    Real* dh = step.own->dh + run.own_place(*step.own, n, unit);
-    Real* dc = step.own->dc + run.own_place(*step.own, n, unit);
-    load_saved<Real, Cell, FULL>(step, n, unit, v);
-    v.dh = V::load(dh) + Units::load(call.source_gradient, call.dtype, row * H + unit, left);
+    load_saved<Real, Cell, LANES>(call, in.saved, unit, v);
+    v.dh = V::load(in.dh + unit) + Units::load(call.source_gradient, call.dtype, in.saved.state + unit, left);
     if constexpr (Cell::has_cell) {
-      v.dc = V::load(dc);
+      v.dc = V::load(in.dc + unit);
       if (call.cell_sequence_gradient != nullptr) {
-        v.dc = v.dc + Units::load(call.cell_sequence_gradient, call.dtype, row * H + unit, left);
+        v.dc = v.dc + Units::load(call.cell_sequence_gradient, call.dtype, in.saved.state + unit, left);
       }
-      v.c = run.template previous<FULL>(call.cell_given, call.init_cell, d, step.t, step.before, n, unit);
+      v.c = load_earlier<Real, LANES>(call, in.c, unit);
       if constexpr (Cell::peephole) {
-        const Real* p = run.peephole.in(arena) + (d * run.units.blocks + block) * run.block_columns() + at;
-        for (int g = 0; g < G; ++g) v.p[g] = V::load(p + g * width);
+        for (int g = 0; g < G; ++g) v.p[g] = V::load(in.peephole + g * in.padded + unit);
       }
     }
-    if constexpr (!Cell::restores_state) {
-      v.h = run.template previous<FULL>(call.output_given, call.init_state, d, step.t, step.before, n, unit);
-    }
-    if constexpr (Cell::needs_product) v.q = V::load(run.q.in(arena, step.own->crew) + slot_row * padded + unit);
+    if constexpr (!Cell::restores_state) v.h = load_earlier<Real, LANES>(call, in.h, unit);
+    if constexpr (Cell::needs_product) v.q = V::load(in.q + unit);
     if constexpr (Cell::phases == 2) {
-      v.m = call.mask == nullptr ? V(1.0) : load_mask<Real>(call, step.t, n, d * H + unit, left);
-      if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e + at);
+      v.m = call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, d * H + unit, left);
+      if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e);
     }
     Cell::template gradient<PHASE>(act, v);
-    if constexpr (!FULL) {
+    if constexpr (LANES != Lanes::all) {
       // The products run over the padding too, where 0 * inf must not become a NaN for everybody.
       for (int g = first; g < first + count; ++g) {
         v.du[g] = only_units<Real>(v.du[g], left);
@@ -72,32 +116,29 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Act& 
       }
     }
     if constexpr (Cell::restores_state) {
-      if (step.after >= 0) {
+      if (in.next != nullptr) {
         Cell::restore(act, v);
         V operand = call.reset(step.after, n) ? V(0.0) : v.h_next;
-        if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.after, n, d * H + unit, left);
-        const int64_t after_row = slot_row + (step.after - step.t) * step.own->section.size();
-        operand.store(run.operand[0].in(arena, step.own->crew) + after_row * run.stride + unit);
+        if (call.mask != nullptr) operand = operand * load_mask<Real, LANES>(call, step.after, n, d * H + unit, left);
+        operand.store(in.next + unit);
       }
     }
     if constexpr (PHASE == 0) {
-      v.h_prev.store(dh);
-      if constexpr (Cell::has_cell) v.c_prev.store(dc);
+      v.h_prev.store(in.dh + unit);
+      if constexpr (Cell::has_cell) v.c_prev.store(in.dc + unit);
     }
   } else {
     v.operand = V(0.0);
     for (int g = first; g < first + count; ++g) v.du[g] = v.dx[g] = V(0.0);
   }
-  if constexpr (Cell::phases == 2 && PHASE == 0) {
-    v.operand.store(run.operand[1].in(arena, step.own->crew) + slot_row * run.stride + unit);
-  }
+  if constexpr (Cell::phases == 2 && PHASE == 0) v.operand.store(in.operand + unit);
   for (int g = first; g < first + count; ++g) {
-    const int64_t place = slot_row * run.du_stride[PHASE] + run.du_column(g, block) + at;
-    v.du[g].store(run.du[PHASE].in(arena, step.own->crew) + place);
-    if constexpr (Cell::dx_differs) v.dx[g].store(run.dx.in(arena, step.own->crew) + place);
+    const int64_t place = (g - first) * in.padded + unit;
+    v.du[g].store(in.du + place);
+    if constexpr (Cell::dx_differs) v.dx[g].store(in.dx + place);
     if (!run.has_input()) {
       const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
-      Units::store(call.d_source, call.dtype, (row * G + call.slot[g]) * H + unit, value, left);
+      Units::store(call.d_source, call.dtype, in.saved.gate[g] + unit, value, left);
     }
   }
 }
@@ -109,72 +150,58 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
-  const int64_t width = run.units.width;
+  const int64_t width = run.units.width, first = blocks.begin * width, end = std::min(blocks.end * width, call.H);
   for (int64_t n = first_row; n < first_row + rows; ++n, e += e == nullptr ? 0 : width) {
     const bool active = call.active(step.t, n);
-    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-      const int64_t exist = std::min(width, call.H - block * width);
-      const int64_t full = call.dtype == Native<Real>::dtype ? exist / lanes * lanes : 0;
-      int64_t at = 0;
-      for (; at < full; at += lanes) gradient_vector<Real, Cell, Act, PHASE, true>(step, act, block, n, at, active, e);
-      for (; at < exist; at += lanes) gradient_vector<Real, Cell, Act, PHASE, false>(step, act, block, n, at, active, e);
-      // Units that only pad the block give nothing.
-      for (; at < width; at += lanes) {
-        for (int g = Cell::first_gate[PHASE]; g < Cell::first_gate[PHASE] + Cell::gate_count[PHASE]; ++g) {
-          const int64_t row = run.chunk_row(*step.own, step.slot, n);
-          const int64_t place = row * run.du_stride[PHASE] + run.du_column(g, block) + at;
-          Vec<Real>(0.0).store(run.du[PHASE].in(run.arena, step.own->crew) + place);
-          if (Cell::dx_differs) Vec<Real>(0.0).store(run.dx.in(run.arena, step.own->crew) + place);
-        }
+    const GradientRow<Real, Cell, PHASE> in(step, n);
+    each_vector<Real, true>(call.dtype, 1, end - first, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
+      gradient_vector<Real, Cell, Act, PHASE, kind.value>(step, in, act, n, first + at, active, e == nullptr ? e : e + at);
+    });
+    // Units that only pad the last block give nothing.
+    for (int64_t unit = (end + lanes - 1) / lanes * lanes; unit < blocks.end * width; unit += lanes) {
+      for (int k = 0; k < Cell::gate_count[PHASE]; ++k) {
+        Vec<Real>(0.0).store(in.du + k * in.padded + unit);
+        if (Cell::dx_differs) Vec<Real>(0.0).store(in.dx + k * in.padded + unit);
       }
     }
   }
 }
 
 // Phase 0's operand at this step, (reset ? 0 : previous state) * mask; 0 where the row takes no part.
-template <class Real, class Cell, class Act, bool FULL>
-GATEWISE_INLINE Vec<Real> rebuilt(const GradientStep<Real>& step, const Act& act, int64_t n, int64_t unit) {
-  using V = Vec<Real>;
-  const GradientRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const int d = step.direction;
-  V operand;
-  if (Cell::restores_state && !call.reset(step.t, n) && step.before >= 0 && call.active(step.before, n)) {
-    Gradient<V, Cell::gates> v;
-    const GradientStep<Real> earlier{step.run, step.own, d, step.before, -1, 0, -1};
-    load_saved<Real, Cell, FULL>(earlier, n, unit, v);
-    if constexpr (Cell::restores_state) Cell::restore(act, v);
-    operand = v.h_next;
-  } else {
-    const int64_t before = Cell::restores_state ? -1 : step.before;
-    operand = run.template previous<FULL>(call.output_given, call.init_state, d, step.t, before, n, unit);
-  }
-  if (call.mask != nullptr) operand = operand * load_mask<Real>(call, step.t, n, d * call.H + unit, call.H - unit);
-  return operand;
-}
-
 template <class Real, class Cell, class Act>
 void rebuild_operand(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows) {
   using V = Vec<Real>;
+  constexpr int G = Cell::gates;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
-  const int64_t width = run.units.width;
-  const int64_t exist = std::min(width, call.H - block * width);
-  const int64_t full = call.dtype == Native<Real>::dtype ? exist / V::lanes * V::lanes : 0;
+  const int d = step.direction;
+  const int64_t width = run.units.width, first = block * width;
   for (int64_t n = first_row; n < first_row + rows; ++n) {
     const bool active = call.active(step.t, n);
-    const int64_t row = run.chunk_row(*step.own, step.slot, n);
-    Real* to = run.operand[0].in(run.arena, step.own->crew) + row * run.stride + block * width;
-    for (int64_t at = 0; at < exist; at += V::lanes) {
-      const int64_t unit = block * width + at;
+    Real* to = run.operand[0].in(run.arena, step.own->crew) + run.chunk_row(*step.own, step.slot, n) * run.stride + first;
+    const bool restored = Cell::restores_state && !call.reset(step.t, n) && step.before >= 0 && call.active(step.before, n);
+    const SavedRow<G> saved(call, d, step.before, n);
+    const Earlier earlier =
+        run.earlier(call.output_given, call.init_state, d, step.t, Cell::restores_state ? -1 : step.before, n);
+    const int64_t exist = std::min(width, call.H - first);
+    each_vector<Real, true>(call.dtype, 1, exist, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
       V operand(0.0);
       if (active) {
-        operand = at < full ? rebuilt<Real, Cell, Act, true>(step, act, n, unit)
-                            : rebuilt<Real, Cell, Act, false>(step, act, n, unit);
+        if (restored) {
+          Gradient<V, G> v;
+          load_saved<Real, Cell, kind.value>(call, saved, first + at, v);
+          if constexpr (Cell::restores_state) Cell::restore(act, v);
+          operand = v.h_next;
+        } else {
+          operand = load_earlier<Real, kind.value>(call, earlier, first + at);
+        }
+        if (call.mask != nullptr) {
+          operand = operand * load_mask<Real, kind.value>(call, step.t, n, d * call.H + first + at, call.H - first - at);
+        }
       }
       operand.store(to + at);
-    }
+    });
   }
 }
 

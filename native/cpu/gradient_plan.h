@@ -35,6 +35,12 @@ struct GradientStep {
   int64_t after;   // input time of the step after it, whose operand is made here; -1: it is not
 };
 
+// A row's state or cell before a step, from unit 0 on: an array of the caller's and a place in it, or null where it is 0.
+struct Earlier {
+  const void* from;
+  int64_t index;
+};
+
 template <class Real>
 using GradientPointwise = void (*)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows,
                                    const Real* e);
@@ -168,7 +174,7 @@ struct alignas(page) GradientPlan {
       q.reserve(arena, crews, chunk * N * units.padded);
     }
     if (cell.peephole) {
-      peephole.reserve(arena, call.D * units.blocks * block_columns());
+      peephole.reserve(arena, call.D * cell.gates * units.padded);
       d_peephole.reserve(arena, sections, units.blocks * block_columns());
     }
     secondary_bias.reserve(arena, call.D * units.padded);
@@ -259,8 +265,8 @@ struct alignas(page) GradientPlan {
     if (packed) pack_weights(d, block);
     const int64_t width = units.width, unit = block * width, left = call.H - unit;
     for (int g = 0; cell.peephole && g < cell.gates; ++g) {
-      Real* to = peephole.in(arena) + (d * units.blocks + block) * block_columns() + g * width;
-      pack_row(to, width, call.peephole, call.dtype, weight_row(d, g) + unit, left);
+      pack_row(peephole.in(arena) + (d * cell.gates + g) * units.padded + unit, width, call.peephole, call.dtype,
+               weight_row(d, g) + unit, left);
     }
     pack_row(secondary_bias.in(arena) + d * units.padded + unit, width, call.secondary_bias, call.dtype, d * call.H + unit,
              call.secondary_bias == nullptr ? 0 : left);
@@ -271,18 +277,12 @@ struct alignas(page) GradientPlan {
     return t - 1;
   }
 
-  // The state or cell a row had before step t: 0 at a reset, the initial one where the row starts, else the result at
+  // The state or cell a row had before step t: nothing at a reset, the initial one where the row starts, else the result at
   // the step before.
-  template <bool FULL>
-  GATEWISE_INLINE Vec<Real> previous(const void* results, const void* initial, int d, int64_t t, int64_t before, int64_t n,
-                                     int64_t unit) const {
-    if (call.reset(t, n)) return Vec<Real>(0.0);
-    const int64_t left = call.H - unit;
-    if (before >= 0 && call.active(before, n)) {
-      return Access<Real, FULL>::load(results, call.dtype, ((before * call.N + n) * call.D + d) * call.H + unit, left);
-    }
-    if (initial == nullptr) return Vec<Real>(0.0);
-    return Access<Real, FULL>::load(initial, call.dtype, (n * call.D + d) * call.H + unit, left);
+  Earlier earlier(const void* results, const void* initial, int d, int64_t t, int64_t before, int64_t n) const {
+    if (call.reset(t, n)) return {nullptr, 0};
+    if (before >= 0 && call.active(before, n)) return {results, ((before * call.N + n) * call.D + d) * call.H};
+    return {initial, (n * call.D + d) * call.H};
   }
 };
 

@@ -157,7 +157,9 @@ struct GradientSums : GradientPlan<Real> {
     if (output && cell.output_sees_new_cell) {
       return load_units<Real>(call.cell_given, call.dtype, ((t * call.N + n) * call.D + d) * call.H + unit, call.H - unit);
     }
-    return this->template previous<false>(call.cell_given, call.init_cell, d, t, before(d, t), n, unit);
+    const Earlier earlier = this->earlier(call.cell_given, call.init_cell, d, t, before(d, t), n);
+    if (earlier.from == nullptr) return Vec<Real>(0.0);
+    return load_units<Real>(earlier.from, call.dtype, earlier.index + unit, call.H - unit);
   }
 
   // C = du R, or dx W, with some columns of the weight as the caller gave it.

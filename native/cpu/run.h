@@ -74,9 +74,10 @@ inline int tile_vectors(int vectors, int most) {
   return 1;
 }
 
-// Activations chosen by the caller: one call per vector, switched on its code.
-template <class Real>
-__attribute__((noinline)) Vec<Real> activate_any(int code, const Vec<Real>& x) {
+// Activations chosen by the caller: a switch per vector, on its code, in the midst of the maths. A call would make every vector
+// that is in a register go to memory and back. float64 calls the C library anyway.
+template <class V>
+GATEWISE_INLINE V activate_any(int code, const V& x) {
   switch (code) {
     case 0: return gatewise::activate<0>(x);
     case 1: return gatewise::activate<1>(x);
@@ -85,8 +86,8 @@ __attribute__((noinline)) Vec<Real> activate_any(int code, const Vec<Real>& x) {
     default: return gatewise::activate<4>(x);
   }
 }
-template <class Real>
-__attribute__((noinline)) Vec<Real> slope_any(int code, const Vec<Real>& y) {
+template <class V>
+GATEWISE_INLINE V slope_any(int code, const V& y) {
   switch (code) {
     case 0: return gatewise::slope<0>(y);
     case 1: return gatewise::slope<1>(y);
@@ -95,10 +96,15 @@ __attribute__((noinline)) Vec<Real> slope_any(int code, const Vec<Real>& y) {
     default: return gatewise::slope<4>(y);
   }
 }
+template <class V>
+__attribute__((noinline)) V activate_apart(int code, const V& x) {
+  return activate_any(code, x);
+}
 struct AnyActivations {
   const int* code;
   template <int K, class V>
   GATEWISE_INLINE V activate(const V& x) const {
+    if constexpr (std::is_same_v<V, Vec<double>>) return activate_apart(code[K], x);
     return activate_any(code[K], x);
   }
   template <int K, class V>

@@ -205,32 +205,60 @@ GATEWISE_INLINE Vec<Real> only_units(const Vec<Real>& value, int64_t count) {
   return select(number < Mask{} + static_cast<typename Integer<Real>::type>(count), value, Vec<Real>(0.0));
 }
 
-// load_units and store_units where FULL is known when compiling: then it is a plain load or store.
-template <class Real, bool FULL>
+// load_units and store_units with what is known when compiling: the dtype is Real and all lanes exist, or the first `count` of
+// them and not all; or nothing.
+enum class Lanes { all, some, any };
+template <class Real, Lanes LANES>
 struct Access {
   static GATEWISE_INLINE Vec<Real> load(const void* from, DType dtype, int64_t index, int64_t count) {
-    if constexpr (FULL) {
-      return Vec<Real>::load(static_cast<const Real*>(from) + index);
-    } else {
-      return load_units<Real>(from, dtype, index, count);
-    }
+    if constexpr (LANES == Lanes::any) return load_units<Real>(from, dtype, index, count);
+    const Real* at = static_cast<const Real*>(from) + index;
+    return LANES == Lanes::all ? Vec<Real>::load(at) : Vec<Real>::load_part(at, count);
   }
   static GATEWISE_INLINE void store(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
-    if constexpr (FULL) {
-      value.store(static_cast<Real*>(to) + index);
-    } else {
-      store_units<Real>(to, dtype, index, value, count);
-    }
+    if constexpr (LANES == Lanes::any) return store_units<Real>(to, dtype, index, value, count);
+    Real* at = static_cast<Real*>(to) + index;
+    LANES == Lanes::all ? value.store(at) : value.store_part(at, count);
   }
 };
 
+// Calls work(lanes, row, at) for each vector of the first `count` units of some rows, `lanes` being a constant of type Lanes. All
+// whole vectors are done in one loop: what the work needs time and again is then fetched once. BY_ROWS: a row may have several,
+// which are better written one after the other.
+template <class Real, bool BY_ROWS, class Work>
+GATEWISE_INLINE void each_vector(DType dtype, int64_t rows, int64_t count, Work work) {
+  constexpr int lanes = Vec<Real>::lanes;
+  constexpr std::integral_constant<Lanes, Lanes::all> all;
+  constexpr std::integral_constant<Lanes, Lanes::some> some;
+  constexpr std::integral_constant<Lanes, Lanes::any> any;
+  if (dtype != Native<Real>::dtype) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t at = 0; at < count; at += lanes) work(any, row, at);
+    }
+    return;
+  }
+  const int64_t whole = count / lanes * lanes;
+  if constexpr (BY_ROWS) {
+    for (int64_t row = 0, at = 0; whole > 0 && row < rows;) {
+      work(all, row, at);
+      at += lanes;
+      if (at == whole) at = 0, ++row;
+    }
+  } else {
+    for (int64_t at = 0; at < whole; at += lanes) {
+      for (int64_t row = 0; row < rows; ++row) work(all, row, at);
+    }
+  }
+  for (int64_t row = 0; whole < count && row < rows; ++row) work(some, row, whole);
+}
+
 // The recurrent mask at (t, n, unit), whose unit axis may be broadcast.
-template <class Real>
+template <class Real, Lanes LANES = Lanes::any>
 GATEWISE_INLINE Vec<Real> load_mask(const Call& call, int64_t t, int64_t n, int64_t unit, int64_t count) {
   const int64_t row = t * call.mask_stride[0] + n * call.mask_stride[1];
-  if (call.mask_stride[2] == 1) return load_units<Real>(call.mask, call.dtype, row + unit, count);
+  if (call.mask_stride[2] == 1) return Access<Real, LANES>::load(call.mask, call.dtype, row + unit, count);
   Real one;
-  read_run(&one, call.mask, call.dtype, row, 1);
+  read_run(&one, call.mask, LANES == Lanes::any ? call.dtype : Native<Real>::dtype, row, 1);
   return Vec<Real>(static_cast<double>(one));
 }
 

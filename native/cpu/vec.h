@@ -13,7 +13,8 @@
 #pragma GCC diagnostic pop
 #endif
 
-#define GATEWISE_INLINE inline __attribute__((always_inline))
+#define GATEWISE_ALWAYS __attribute__((always_inline))  // for lambdas: a call for each vector costs as much as its maths
+#define GATEWISE_INLINE inline GATEWISE_ALWAYS
 
 #if defined(__AVX512F__)
 #define GATEWISE_VECTOR_BYTES 64
@@ -57,12 +58,10 @@ struct Vec {
     for (int i = 0; i < lanes; ++i) v[i] = static_cast<T>(scalar);
   }
 
-  static GATEWISE_INLINE Vec load(const T* from) {
-    Vec result;
-    std::memcpy(&result.v, from, sizeof(Native));
-    return result;
-  }
-  GATEWISE_INLINE void store(T* to) const { std::memcpy(to, &v, sizeof(Native)); }
+  // Of the elements' type: the compiler need not fear that a store has changed anything else, and read it again.
+  typedef T Anywhere __attribute__((vector_size(GATEWISE_VECTOR_BYTES), aligned(sizeof(T))));
+  static GATEWISE_INLINE Vec load(const T* from) { return Vec(Native(*reinterpret_cast<const Anywhere*>(from))); }
+  GATEWISE_INLINE void store(T* to) const { *reinterpret_cast<Anywhere*>(to) = v; }
 
   // The first `count` lanes only, 0 < count <= lanes: the others read as 0 and are not written.
   static GATEWISE_INLINE Vec load_part(const T* from, int64_t count) {
