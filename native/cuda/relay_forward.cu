@@ -22,7 +22,7 @@ constexpr int PLACES = UT * NT * 2;                   // of 32 pairs: one unit a
 constexpr int OWN = (PLACES * 32 + HALF_THREADS - 1) / HALF_THREADS;  // pairs of a thread
 static_assert(PHASES == 1 && WM == 1 && PASSES == 2 && !ON_CHIP && !FOLDED && !BACKWARD);
 
-// Shared memory, in this order; the planner computes the total (tiling.py):
+// Shared memory, in this order; the planner computes the total (relay_tiling.py):
 // - weights: each lane reads only what it wrote itself;
 // - parts of the sums, [part][place][two gates][lane][2 gates][2 rows], then those of an odd last gate;
 // - lengths of the rows, written once;

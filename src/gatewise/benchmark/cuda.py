@@ -12,7 +12,7 @@ import gatewise
 from gatewise.cells import cell_of
 from gatewise.engines.cuda import driver, planner, warm
 
-from .cuda_floors import floor
+from .cuda_floors import MACHINE, floor
 
 # T, N, I, H, directions
 SHAPES: tuple[tuple[int, int, int, int, int], ...] = (
@@ -65,15 +65,16 @@ def milliseconds(run: Callable[[], Any], repeats: int = 3, calls: int = 3) -> fl
     return statistics.median(times)
 
 
-def compile_ahead(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes, ...]) -> None:
+def compile_ahead(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes, ...], steps_alone: bool) -> None:
     """All the kernels a run will need, several at a time."""
     device = driver.device(0)
+    parts: list[dict[str, Any]] = [{}, {"gradient": False, "input_weight": False}]
     wanted = [
         job
         for cell in cells
         for dtype in dtypes
         for _, N, _, H, D in shapes
-        for part in ({}, {"gradient": False, "input_weight": False})
+        for part in parts[: 1 + steps_alone]
         for job in warm.jobs(descriptor_of(cell, D), dtype, N, H, device, wanted=planner.current_wish(), **part)
     ]
     _, errors = warm.compile_all(wanted, device.architecture)
@@ -156,8 +157,8 @@ def measure(cells: tuple[str, ...], dtypes: tuple[str, ...], shapes: tuple[Sizes
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    compile_ahead(cells, dtypes, shapes)
     device, gpu = driver.device(0), torch.cuda.get_device_name(0)
+    compile_ahead(cells, dtypes, shapes, steps_alone=MACHINE in gpu)
     for cell in cells:
         for dtype in dtypes:
             for sizes in shapes:
@@ -250,8 +251,9 @@ def markdown(rows: list[Row]) -> str:
                 if ratios:
                     text.append(f"{name} {geometric_mean(ratios):.2f} (least {min(ratios):.2f})")
             floored = [row for row in mine if row.get("floor_us_per_step")]
-            for name, key in (("steps alone", "steps_us_per_step"), ("forward", "us_per_step")):
-                over = [row.get(key, row["forward"].get(key)) / row["floor_us_per_step"] for row in floored]
+            alone = [row["steps_us_per_step"] / row["floor_us_per_step"] for row in floored]
+            whole = [row["forward"]["us_per_step"] / row["floor_us_per_step"] for row in floored]
+            for name, over in (("steps alone", alone), ("forward", whole)):
                 if over:
                     text.append(f"{name} over the floor {geometric_mean(over):.2f} (most {max(over):.2f})")
             if text:

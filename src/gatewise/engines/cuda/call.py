@@ -218,7 +218,7 @@ class Call:
                 words = tiling.sum_words(p.D)
                 values["parts"] = self.scratch(words, "uint32")
                 self._mark_empty(values["parts"], words)
-        elif tiling.family in ("grid", "relay"):
+        elif not tiling.on_chip:
             values["look_after"] = tiling.look_after(p.N, p.D)
             for name, count in exchanged.items():
                 self._mark_empty(values[name], count * p.dtype.itemsize // 4)

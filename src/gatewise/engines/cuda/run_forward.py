@@ -8,6 +8,7 @@ from ...problem import Problem
 from .call import Call
 from .products import Matrix
 from .steps import Steps
+from .tiling import Tiling
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
@@ -55,7 +56,7 @@ def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     p, tiling = call.problem, call.plan.tiling
     if tiling is not None:
         exchanged = {}
-        if tiling.family in ("grid", "relay"):  # in the others the operands never reach device memory, or not in this form
+        if isinstance(tiling, Tiling) and not tiling.on_chip:  # in the others operands do not reach device memory in this form
             exchanged = {f"operand{phase}": call.rows * p.D * call.HP for phase in range(len(p.cell.phases))}
             values.update({name: call.scratch(count) for name, count in exchanged.items()})
         call.run_persistent(values, exchanged, input_dtype)
