@@ -19,7 +19,6 @@ template <int PHASE>
 constexpr int weights_room() {
   return WM * WK * Shape<PHASE>::shared * Shape<PHASE>::per_chunk * 16;
 }
-constexpr int LAST = PHASES - 1;
 constexpr int WEIGHTS_BYTES = weights_room<0>() + (PHASES == 2 ? weights_room<LAST>() : 0);
 constexpr int REDUCTION = reduction_size<0>() > reduction_size<LAST>() ? reduction_size<0>() : reduction_size<LAST>();
 constexpr int REDUCTION_BYTES = (FOLDED ? 1 : 2) * REDUCTION * 8;
@@ -102,10 +101,9 @@ struct Block {
     return start + before + u32(step & 1) * rows * shared_pitch<PHASE>();
   }
 
-  // The operands of a phase's product in one pass. `base` is the array in device memory at the step's start, `pitch` its
-  // elements per row of a direction, `column` the phase's first element there; `step` picks the buffer on the chip.
+  // The operands of a phase's product in one pass.
   template <int PHASE>
-  __device__ __forceinline__ Operands operands(const Storage<E>* base, int step, int pass, int pitch, int column) const {
+  __device__ __forceinline__ Operands operands(int step, int pass) const {
     Operands o;
     const int row = pass * PASS_ROWS + lane / 4;
     o.k = (warp % WK) * Shape<PHASE>::chunks * CHUNK + lane % 4 * (4 * E::per_word);
@@ -115,26 +113,20 @@ struct Block {
       o.address = on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + o.k * 4 / E::per_word;
       o.tile_pitch = 8 * shared_pitch<PHASE>();
     } else {
-      const int n = first_row + row < int(a.N) ? first_row + row : int(a.N) - 1;
-      o.from = reinterpret_cast<const u32*>(base + (u32(n) * u32(a.D) + d) * u32(pitch) + (column + o.k));
-      o.address = 0;
-      o.tile_pitch = 8 * u32(a.D) * pitch / E::per_word;
-      o.last = u32(int(a.N) - 1 - n) * u32(a.D) * pitch / E::per_word;
+      o.read_from<PHASE>(a, time(step), d, first_row + row);
     }
     return o;
   }
 
-  // Writes an operand word where this block and the others will read it: row `row` of the group, element `k` of the
-  // phase's sums; `at` is the same place in device memory, from the step's start.
+  // Hands over an operand word to this block and the others: row `row` of the group, element `k` of the phase's sums.
   template <int PHASE>
-  __device__ __forceinline__ void hand_over(Storage<E>* base, u32 at, int step, int row, int k, u32 word) const {
+  __device__ __forceinline__ void hand_over(int step, int row, int k, u32 word) const {
     if constexpr (ON_CHIP) {
 #if GATEWISE_EXCHANGE_ON_CHIP
-      store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, word);
-      if constexpr (BACKWARD) *reinterpret_cast<u32*>(base + at) = word;
+      store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, rounded(word));
 #endif
     } else {
-      store_relaxed(reinterpret_cast<u32*>(base + at), not_empty(word));
+      store_relaxed(exchanged<PHASE>(a, time(step)) + word_at<PHASE>(a, d, first_row + row, k), not_empty(rounded(word)));
     }
   }
 

@@ -1,6 +1,7 @@
 // How the blocks of a group hand each other the operands of the next product.
 //
-// Through device memory. The contract:
+// Through device memory, `Arguments::exchange`. The operands of a step lie in *pieces* of 8 rows times a chunk, which a warp reads
+// at once: whole lines side by side come several times as fast as parts of many. The contract:
 // - Before the kernel starts, on the same stream (so also in a captured graph, at every replay), the engine fills the array
 //   with EMPTY words. Its memory is this call's alone until the kernel has ended.
 // - Every 32-bit word of the rows that exist, padding units included, is written exactly once, by one thread, with one
@@ -12,7 +13,7 @@
 // - Words that are read too early are read again, a whole trip to L2 later, and the reads of many blocks hold up the writes they
 //   wait for. All blocks hand on at about the same time, so a block first looks a while after it has handed on itself
 //   (`Arguments::look_after`): when is a matter of speed, never of results.
-// - Nothing else that one block writes is read by another in the same kernel. (Gates' gradients are read again after it.)
+// - Nothing else that one block writes is read by another in the same kernel.
 // - Readers of rows past the last read the last one's, which their own group writes. All blocks run at once, since the
 //   launch is cooperative; if a word still never comes, PATIENCE ends the kernel.
 //
@@ -32,6 +33,29 @@ __device__ __forceinline__ u32 cycles() {
   u32 now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
   return now;
+}
+
+constexpr int LAST = PHASES - 1;
+constexpr u32 PIECE = 8 * WORDS;  // words
+
+// Of a row's operands.
+template <int PHASE>
+constexpr u32 chunks_of() {
+  return (Shape<PHASE>::k + CHUNK - 1) / CHUNK;
+}
+
+__device__ __forceinline__ u32 tiles_of_rows(const Arguments& a) { return u32(a.D) * ((u32(a.N) + 7) / 8); }
+
+// The operands of a phase at an input time, and the place of a word in them: [direction][8 rows][chunk][row][word].
+template <int PHASE>
+__device__ __forceinline__ u32* exchanged(const Arguments& a, int t) {
+  constexpr u32 whole = chunks_of<0>() + (PHASES == 2 ? chunks_of<LAST>() : 0);
+  return a.exchange + i64(t) * (tiles_of_rows(a) * (whole * PIECE)) + (PHASE == 0 ? 0 : tiles_of_rows(a) * (chunks_of<0>() * PIECE));
+}
+template <int PHASE>
+__device__ __forceinline__ u32 word_at(const Arguments& a, int d, u32 n, u32 k) {
+  const u32 tile = d * ((u32(a.N) + 7) / 8) + n / 8;
+  return (tile * chunks_of<PHASE>() + k / CHUNK) * PIECE + n % 8 * WORDS + k % CHUNK / E::per_word;
 }
 
 // Bytes between rows in shared memory: 64 more than a multiple of 128, so that two rows' chunks lie in different banks.
@@ -69,8 +93,18 @@ struct Operands {
   const u32* from;  // the lane's first words in device memory, or null
   u32 address;      // the same in shared memory
   u32 tile_pitch;   // words, or bytes in shared memory, between column tiles
-  u32 last;         // device memory: words from the first row to the last that exists; later ones read that one again
+  u32 last;         // device memory: words from the first row to the last that exists; column tiles past it read that one again
   int k;            // the lane's first operand element
+
+  // Those of a direction at an input time, from row n on.
+  template <int PHASE>
+  __device__ __forceinline__ void read_from(const Arguments& a, int t, int d, u32 n) {
+    const u32 end = u32(a.N) - 1, at = word_at<PHASE>(a, d, n < end ? n : end, k);
+    from = exchanged<PHASE>(a, t) + at;
+    address = 0;
+    tile_pitch = chunks_of<PHASE>() * PIECE;
+    last = word_at<PHASE>(a, d, end, k) - at;
+  }
 
   template <int PHASE>
   __device__ __forceinline__ uint4 load(int c, int n) const {
@@ -86,28 +120,21 @@ struct Operands {
       return w;
     } else {
       const u32 at = n * tile_pitch;
-      return load_relaxed(from + (at < last ? at : last) + c * WORDS);
+      return load_relaxed(from + (at < last ? at : last) + c * PIECE);
     }
   }
 };
 
-// Operands of the gradient kernels lie unrounded in an array others read too; forward ones are rounded when written.
-__device__ __forceinline__ void round_operand(uint4& w) {
-  if constexpr (BACKWARD && E::per_word == 1) {
-    w.x = tf32(__uint_as_float(w.x));
-    w.y = tf32(__uint_as_float(w.y));
-    w.z = tf32(__uint_as_float(w.z));
-    w.w = tf32(__uint_as_float(w.w));
-  }
-}
+// A word as the tensor cores take it.
+__device__ __forceinline__ u32 rounded(u32 word) { return E::per_word == 1 ? tf32(__uint_as_float(word)) : word; }
 
 // Hands on two values of one unit, for rows n and n + 1, calling store(row (0 or 1), first unit of the word, word).
 // Words of two elements need the neighbouring unit, which lane ^ 4 holds; all lanes of the warp must come here.
-template <bool ROUND, class Store>
+template <class Store>
 __device__ __forceinline__ void hand_on(V first, V second, int lane, int unit, Store store) {
   if constexpr (E::per_word == 1) {
-    store(0, unit, ROUND ? tf32(first) : __float_as_uint(first));
-    store(1, unit, ROUND ? tf32(second) : __float_as_uint(second));
+    store(0, unit, __float_as_uint(first));
+    store(1, unit, __float_as_uint(second));
   } else {
     const bool odd = (lane >> 2) & 1;
     const float got = __shfl_xor_sync(0xffffffffu, odd ? first : second, 4);

@@ -8,21 +8,10 @@ struct ForwardBlock : Block {
   ForwardInputs inputs[PAIRS][2];  // of the next pass
 
   template <int PHASE>
-  __device__ __forceinline__ Storage<E>* operand_array(int t) const {
-    return (PHASE == 0 ? a.operand0 : a.operand1) + i64(t) * (u32(a.N) * u32(a.D) * HP);
-  }
-
-  template <int PHASE>
-  __device__ __forceinline__ Operands operands_of(int step, int pass) const {
-    return operands<PHASE>(operand_array<PHASE>(time(step)), step, pass, HP, 0);
-  }
-
-  template <int PHASE>
-  __device__ __forceinline__ void hand_pair(const Pair& pair, int pass, int t, int step, V first, V second) const {
+  __device__ __forceinline__ void hand_pair(const Pair& pair, int pass, int step, V first, V second) const {
     const int row = pass * PASS_ROWS + pair.row();
-    hand_on<true>(first, second, lane, p * U + pair.unit(), [&](int which, int k, u32 word) {
-      const u32 n = u32(first_row) + row + which;
-      if (n < u32(a.N)) hand_over<PHASE>(operand_array<PHASE>(t), (n * u32(a.D) + d) * HP + k, step, row + which, k, word);
+    hand_on(first, second, lane, p * U + pair.unit(), [&](int which, int k, u32 word) {
+      if (first_row + row + which < int(a.N)) hand_over<PHASE>(step, row + which, k, word);
     });
   }
 
@@ -68,20 +57,20 @@ struct ForwardBlock : Block {
           if constexpr (Cell::has_cell) carry(pass, i, 1, r) = initial(a.init_cell, at);
           operand[r] = padded(pair, (part.reset != 0 ? V(0) : h) * part.mask[0]);
         }
-        hand_pair<0>(pair, pass, t, 0, operand[0], operand[1]);
+        hand_pair<0>(pair, pass, 0, operand[0], operand[1]);
       }
     }
     fetch(0, 0);
     step_barrier();
-    if constexpr (AHEAD) ahead.start(operands_of<0>(0, 0));
+    if constexpr (AHEAD) ahead.start(operands<0>(0, 0));
   }
 
   template <int PHASE>
   __device__ __forceinline__ void phase(ForwardPoint (&points)[PAIRS][2], int t, int step, int pass) {
     Sums<PHASE> sums;
     const bool goes_on = pass + 1 < PASSES || step + 1 == int(a.T);  // in this step
-    const float2* room = multiply<PHASE>(sums, operands_of<PHASE>(step, pass),
-                                         operands_of<PHASE>(goes_on ? step : step + 1, (pass + 1) % PASSES));
+    const float2* room = multiply<PHASE>(sums, operands<PHASE>(step, pass),
+                                         operands<PHASE>(goes_on ? step : step + 1, (pass + 1) % PASSES));
     if constexpr (PHASE == 0) {
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
@@ -108,7 +97,7 @@ struct ForwardBlock : Block {
       for (int r = 0; r < 2; ++r) Cell::template forward<PHASE>(Activations{}, points[i][r].v);
       if constexpr (PHASE < LAST) {
         const V first = padded(pair, points[i][0].v.operand), second = padded(pair, points[i][1].v.operand);
-        hand_pair<LAST>(pair, pass, t, step, first, second);
+        hand_pair<LAST>(pair, pass, step, first, second);
       }
     }
     if constexpr (PHASE < LAST) {
@@ -135,7 +124,7 @@ struct ForwardBlock : Block {
         carry(pass, i, 0, r) = h;
         if constexpr (Cell::has_cell) carry(pass, i, 1, r) = c;
       }
-      if (!is_last) hand_pair<0>(pair, pass, time(step + 1), step + 1, operand[0], operand[1]);
+      if (!is_last) hand_pair<0>(pair, pass, step + 1, operand[0], operand[1]);
     }
     handed_on();
 #pragma unroll

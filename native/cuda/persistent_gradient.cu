@@ -1,5 +1,5 @@
 // One launch runs all steps from the last to the first: R's transpose stays on the chip, the gradients of the gates go
-// from block to block (exchange.cuh), through the very array the products after it take them from.
+// from block to block (exchange.cuh), and to du, from where the products after the kernel take them.
 #include "block.cuh"
 
 namespace gatewise {
@@ -8,10 +8,9 @@ struct GradientBlock : Block {
   using Block::Block;
   GradientInputs inputs[PAIRS][2];  // of the next pass
 
-  __device__ __forceinline__ Storage<E>* du_array(int t) const { return a.du + i64(t) * (u32(a.N) * u32(a.D) * (G * HP)); }
-
   template <int PHASE>
   __device__ __forceinline__ void hand_phase(const GradientPoint (&points)[PAIRS][2], const Moment& now, int step, int pass) {
+    Storage<E>* to = a.du + i64(now.t) * (u32(a.N) * u32(a.D) * (G * HP));
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -24,11 +23,11 @@ struct GradientBlock : Block {
         V du[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) du[r] = points[i][r].active && !pads ? points[i][r].v.du[g] : V(0);
-        hand_on<false>(du[0], du[1], lane, unit, [&](int which, int k, u32 word) {
+        hand_on(du[0], du[1], lane, unit, [&](int which, int k, u32 word) {
           const u32 n = u32(first_row) + row + which;
           if (n >= u32(a.N)) return;
-          const u32 at = (n * u32(a.D) + d) * (G * HP) + SLOT[g] * HP + k;
-          hand_over<PHASE>(du_array(now.t), at, step, row + which, (SLOT[g] - first_slot<PHASE>()) * HP + k, word);
+          hand_over<PHASE>(step, row + which, (SLOT[g] - first_slot<PHASE>()) * HP + k, word);
+          *reinterpret_cast<u32*>(to + (n * u32(a.D) + d) * (G * HP) + SLOT[g] * HP + k) = word;
         });
       }
     }
@@ -41,11 +40,6 @@ struct GradientBlock : Block {
 #pragma unroll
       for (int r = 0; r < 2; ++r) write_dx<PHASE>(a, spot(pair, pass, r), now, &points[i][r]);
     }
-  }
-
-  template <int PHASE>
-  __device__ __forceinline__ Operands gradients_of(int step, int pass) const {
-    return operands<PHASE>(du_array(time(step)), step, pass, G * HP, first_slot<PHASE>() * HP);
   }
 
   __device__ __forceinline__ void fetch(int step, int pass) {
@@ -74,8 +68,8 @@ struct GradientBlock : Block {
     const int t = time(step);
     Sums<0> sums;
     const bool goes_on = pass + 1 < PASSES || step == 0;  // in this step
-    const float2* room = multiply<0>(sums, gradients_of<0>(step, pass),
-                                     gradients_of<0>(goes_on ? step : step - 1, (pass + 1) % PASSES));
+    const float2* room = multiply<0>(sums, operands<0>(step, pass),
+                                     operands<0>(goes_on ? step : step - 1, (pass + 1) % PASSES));
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const Pair pair(i);
@@ -131,7 +125,7 @@ struct GradientBlock : Block {
     hand_phase<LAST>(points, now, step, pass);
     if constexpr (PHASES == 2) {
       Sums<LAST> sums;
-      const float2* room = multiply<LAST>(sums, gradients_of<LAST>(step, pass), gradients_of<LAST>(step, pass));
+      const float2* room = multiply<LAST>(sums, operands<LAST>(step, pass), operands<LAST>(step, pass));
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
         const Pair pair(i);
@@ -157,7 +151,7 @@ struct GradientBlock : Block {
     }
     if constexpr (!ON_CHIP) fetch_next(step, pass);
     // The first product, which may be that of `finish`, finds its operands started; every later one by the one before it.
-    if (AHEAD && step + 1 == int(a.T) && pass + 1 == PASSES) ahead.start(gradients_of<0>(step, 0));
+    if (AHEAD && step + 1 == int(a.T) && pass + 1 == PASSES) ahead.start(operands<0>(step, 0));
   }
 
   // What is left after the first step reaches the initial state and cell.

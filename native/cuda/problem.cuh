@@ -50,15 +50,14 @@ struct Arguments {
   const Storage<E>* recurrent_weight;  // [D, G, H, H]
   uint4* weights;                      // the same, in the order the tensor cores take them (tiles.cuh)
   i64 look_after;  // persistent kernels: cycles between handing operands on and looking for those of others (exchange.cuh)
-  u32* exchange;   // wide kernels: operands that blocks hand each other, how many did, and parts of sums (wide.cuh)
-  u32* counters;
+  u32* exchange;   // persistent kernels: operands that blocks hand each other (exchange.cuh, wide.cuh)
+  u32* counters;   // wide kernels: how many have handed on, and parts of sums
   uint4* parts;
   Storage<E>* state;    // [T, N, D, H]: result of the forward kernels, argument of the gradient kernels; the next two too
   Storage<E>* cell;     // [T, N, D, H]
   Storage<E>* z_state;  // [T, N, D, G, H]
-  // [T, N, D, HP]: the operand of each phase's product, at the step that takes it. The persistent forward kernels exchange
-  // the state through it, and the per-step ones have only that of one step, [N, D, H]; for the gradients `operands` fills
-  // it, zero where a row does not take part.
+  // [T, N, D, HP]: the operand of each phase's product, at the step that takes it, for the gradients: `operands` fills it, zero
+  // where a row does not take part. The forward per-step kernels have only that of one step, [N, D, H].
   Storage<E>* operand0;
   Storage<E>* operand1;
   V* carry;       // per-step kernels: planes of [N, D, H] that live from launch to launch
@@ -69,7 +68,7 @@ struct Arguments {
   const Storage<E>* cell_sequence_gradient;  // [T, N, D, H]
   const Storage<E>* z_state_gradient;        // [T, N, D, G, H]
   const Storage<E>* product;  // [T, N, D, H]: recurrent product of the last gate, where the cell needs it
-  Storage<E>* du;             // [T, N, D, G, HP]: result, and what the gradient kernels exchange
+  Storage<E>* du;             // [T, N, D, G, HP]: result
   Storage<E>* dx;             // [T, N, D, G, H]: result, null if du serves
   Storage<E>* init_state_gradient;  // [N, D, H]
   Storage<E>* init_cell_gradient;   // [N, D, H]

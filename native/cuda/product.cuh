@@ -119,8 +119,6 @@ struct OperandRounds {
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < DEPTH * NT; ++i) round_operand(b[round % STAGES][i / NT][i % NT]);
   }
 };
 

@@ -6,7 +6,8 @@
 // The parts of the sums go from the ones to the others through shared memory, one turn at a time:
 // - parts are written when the sums of the turn before have been `taken` by all who need them;
 // - sums are added up, always in the same order, when all their parts are `there`.
-// Both are barriers in shared memory; `there` is one for each half, so that nobody waits past a turn of the other half's.
+// Both are barriers in shared memory; `there` is one for each half, so that nobody waits past a turn of the other half's. Every
+// thread arrives for what it wrote or read itself.
 //
 // Warps that multiply first look for operands some time after their own block `handed` on its part of them (exchange.cuh): a
 // third barrier, and the clock. The clock of the next step is written after its readers' parts of this one are `there`.
@@ -55,10 +56,10 @@ struct RelayBlock {
 
   __device__ __forceinline__ void prepare() const {
     if (threadIdx.x < 2) {
-      barrier_init(there(threadIdx.x), WK);
+      barrier_init(there(threadIdx.x), THREADS);
       barrier_init(handed(threadIdx.x), 1);
     }
-    if (threadIdx.x == 0) barrier_init(taken(), HALF_THREADS / 32);
+    if (threadIdx.x == 0) barrier_init(taken(), HALF_THREADS);
     if (given<LENGTHS>(a.lengths)) {
       for (int row = threadIdx.x; row < 2 * HALF; row += blockDim.x) {
         lengths()[row] = first_row + row < int(a.N) ? length_of(a, first_row + row) : 0;
@@ -81,9 +82,6 @@ struct RelayBlock {
   }
 
   __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
-  __device__ __forceinline__ u32* operand_words(int step) const {
-    return reinterpret_cast<u32*>(a.operand0 + i64(time(step)) * (u32(a.N) * u32(a.D) * HP));
-  }
 };
 
 // The warps that multiply.
@@ -91,26 +89,19 @@ struct Multiplier : RelayBlock {
   using RelayBlock::RelayBlock;
   Weights<0> weights;
 
-  __device__ __forceinline__ Operands place(int step, int half) const {
-    Operands o;
-    const int row = first_row + half * HALF + lane / 4, n = row < int(a.N) ? row : int(a.N) - 1;
-    o.k = warp * (S::chunks * CHUNK) + lane % 4 * (4 * E::per_word);
-    o.from = operand_words(step) + ((u32(n) * u32(a.D) + d) * HP + o.k) / E::per_word;
-    o.address = 0;
-    o.tile_pitch = 8 * u32(a.D) * HP / E::per_word;
-    o.last = u32(int(a.N) - 1 - n) * u32(a.D) * HP / E::per_word;
-    return o;
-  }
-
-  // Reads the operands when they are there. What was too early is read again together.
+  // Reads the operands when they are there. What was too early is read again together. While they are on their way, the sums of
+  // the turn before are taken.
   __device__ __forceinline__ void read(uint4 (&words)[S::chunks][NT], int step, int half) const {
-    const Operands from = place(step, half);
+    Operands from;
+    from.k = warp * (S::chunks * CHUNK) + lane % 4 * (4 * E::per_word);
+    from.read_from<0>(a, time(step), d, first_row + half * HALF + lane / 4);
     barrier_wait(handed(half), step & 1);
     const u32 since = clock_of(half);
     while (cycles() - since < u32(a.look_after)) {
     }
 #pragma unroll
     for (int i = 0; i < S::chunks * NT; ++i) words[i / NT][i % NT] = from.load<0>(i / NT, i % NT);
+    if (step + half > 0) barrier_wait(taken(), 1 - half);
     for (u32 tries = 0;; ++tries) {
       bool missing = false;
 #pragma unroll
@@ -145,10 +136,8 @@ struct Multiplier : RelayBlock {
     clear<0>(sums);
 #pragma unroll
     for (int c = 0; c < S::chunks; ++c) multiply_chunk<0>(sums, weights, c, operands[c]);
-    if (step + half > 0) barrier_wait(taken(), 1 - half);
     put(sums);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(there(half));
+    barrier_arrive(there(half));
   }
 
   __device__ __forceinline__ void run() {
@@ -181,14 +170,14 @@ struct Calculator : RelayBlock {
 
   // The operands of a step. Padding units hand on zeros: they meet zero weights, and must not be NaN.
   __device__ __forceinline__ void hand(int step, const V (&operand)[OWN][2]) const {
-    u32* to = operand_words(step);
+    u32* to = exchanged<0>(a, time(step));
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       if (!exists(i)) continue;
       const bool pads = HP != H && unit(i) >= H;
-      hand_on<true>(pads ? V(0) : operand[i][0], pads ? V(0) : operand[i][1], lane, unit(i), [&](int which, int k, u32 word) {
+      hand_on(pads ? V(0) : operand[i][0], pads ? V(0) : operand[i][1], lane, unit(i), [&](int which, int k, u32 word) {
         const u32 n = u32(first_row + row(i) + which);
-        if (n < u32(a.N)) store_relaxed(to + ((n * u32(a.D) + d) * HP + k) / E::per_word, not_empty(word));
+        if (n < u32(a.N)) store_relaxed(to + word_at<0>(a, d, n, k), not_empty(rounded(word)));
       });
     }
     if (thread == 0) {
@@ -256,8 +245,7 @@ struct Calculator : RelayBlock {
     for (int i = 0; i < OWN; ++i) {
       if (exists(i)) add_up(i, points[i]);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(taken());
+    barrier_arrive(taken());
 #pragma unroll
     for (int i = 0; i < OWN * 2; ++i) {
       const int pair = i / 2, r = i % 2;

@@ -204,9 +204,8 @@ class Call:
         """Fill memory with the word that means `not written yet` (native/cuda/words.cuh)."""
         self.tape.set_words(0xFFFFFFFF, pointer, words)
 
-    def run_persistent(self, values: dict[str, int], exchanged: dict[str, int], input_dtype: str | None = None) -> None:
-        """Pack the weights and run all steps. `exchanged`: the arrays through which blocks hand each other operands, and their
-        sizes."""
+    def run_persistent(self, values: dict[str, int], input_dtype: str | None = None) -> None:
+        """Pack the weights and run all steps."""
         p, tiling = self.problem, self.plan.tiling
         assert tiling is not None
         if isinstance(tiling, WideTiling):
@@ -220,8 +219,9 @@ class Call:
                 self._mark_empty(values["parts"], words)
         elif not tiling.on_chip:
             values["look_after"] = tiling.look_after(p.N, p.D)
-            for name, count in exchanged.items():
-                self._mark_empty(values[name], count * p.dtype.itemsize // 4)
+            words = p.T * tiling.exchanged_words(p.N, p.D)
+            values["exchange"] = self.scratch(words, "uint32")
+            self._mark_empty(values["exchange"], words)
 
         def launches() -> tuple[driver.Launch, driver.Launch]:
             given = self.macros(input_dtype) | kernels.tiling_macros(tiling, self.options)

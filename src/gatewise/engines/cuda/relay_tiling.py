@@ -11,7 +11,7 @@ from .driver import Device
 from .tiling import THREADS, Tiling, ceil_div
 
 _MATHS_THREADS = 128  # for each half of the rows
-_LOOK_AFTER = 1000  # cycles: between handing on and looking for what others handed on
+_LOOK_AFTER = 700  # cycles: between handing on and looking for what others handed on
 # Fitted to 50 ways to cut an LSTM or a GRU on an H200: microseconds of a step; for a million bytes of weights in shared memory;
 # of sums there; that all blocks read of L2; for a gate of a pair of points of every thread; for 10^9 flops of the input's
 # product, for I = H.

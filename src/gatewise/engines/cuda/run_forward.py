@@ -8,7 +8,6 @@ from ...problem import Problem
 from .call import Call
 from .products import Matrix
 from .steps import Steps
-from .tiling import Tiling
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
@@ -55,11 +54,7 @@ def _project(call: Call, values: dict[str, int]) -> str:
 def _run_steps(call: Call, values: dict[str, int], input_dtype: str) -> None:
     p, tiling = call.problem, call.plan.tiling
     if tiling is not None:
-        exchanged = {}
-        if isinstance(tiling, Tiling) and not tiling.on_chip:  # in the others operands do not reach device memory in this form
-            exchanged = {f"operand{phase}": call.rows * p.D * call.HP for phase in range(len(p.cell.phases))}
-            values.update({name: call.scratch(count) for name, count in exchanged.items()})
-        call.run_persistent(values, exchanged, input_dtype)
+        call.run_persistent(values, input_dtype)
         return
     width = p.N * p.D * p.H
     for phase in range(len(p.cell.phases)):

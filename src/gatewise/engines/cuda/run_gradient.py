@@ -89,7 +89,7 @@ class _Gradient:
         elif p.cell.dx_differs:
             self.values["dx"] = call.scratch(call.rows * p.D * p.G * p.H)
         if tiling is not None:
-            call.run_persistent(self.values, {"du": count})
+            call.run_persistent(self.values)
             return
         steps = Steps(call, self.values)
         last = len(p.cell.phases) - 1

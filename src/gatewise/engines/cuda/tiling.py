@@ -147,6 +147,10 @@ class Tiling:
             total += 2 * self.passes * self.pass_rows * (pitch if pitch % 128 == 64 else pitch + 64)
         return total
 
+    def exchanged_words(self, N: int, directions: int) -> int:
+        """That blocks hand each other through device memory in a step: whole tiles of rows, whole chunks."""
+        return directions * ceil_div(N, 8) * sum(ceil_div(self.k(phase) * self.element_bytes, 64) for phase in self.phases) * 128
+
     def carry_bytes(self) -> int:
         if self.folded and self.pairs == 1:  # in registers
             return 0
