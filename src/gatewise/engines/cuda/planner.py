@@ -27,7 +27,7 @@ from .wide_tiling import WideTiling
 # the best measured. They are there to rank, and absorb what the model leaves out; no single one is a property of the chip.
 _CLOCK = 1.75e3  # cycles per microsecond
 _L2_BYTES = 35e3  # a multiprocessor reads per microsecond of operands from L2
-_STREAM_BYTES = 19e3  # ... of weights
+_STREAM_BYTES = 25e3  # ... of weights
 _SHARED_BYTES = 290e3  # ... from shared memory
 _NOT_HIDDEN = {2: 0.6, 4: 0.0}  # part of that which the products do not hide, by the size of an element
 _MMA_CYCLES = 10.5  # of a quarter of a multiprocessor for one tensor core instruction
@@ -39,9 +39,9 @@ _POINTS = 0.38  # ... for a pair of points of every thread
 _ALL = (0.86, 0.74)  # of all that, forward and for gradients
 _CLUSTERS = {1: 1.0, 2: 0.98, 4: 0.91, 8: 0.91, 16: 0.85}  # share of the chip that clusters of a size can fill
 # What makes such a prediction for the grid comparable with those of the kernels below, by whether it is for gradients, fitted
-# to about 30 calls: microseconds of a step; of a predicted one; for 10^9 flops of the input's product, for I = H; for a million
-# gates of units of rows.
-_IN_CALL = {False: (0.24, 0.58, 0.73, 5.8), True: (0.0, 1.0, 0.0, 1.5)}
+# to about 30 calls each: microseconds of a step; of a predicted one; for 10^9 flops of the input's product in 16 bits, for
+# I = H; for a million gates of units of rows.
+_IN_CALL = {False: (0.11, 0.56, 1.33, 4.4), True: (1.04, 0.55, 0.0, 4.2)}
 # The steps family, fitted to calls it was measured on beside the others, by whether they are gradients and the
 # size of an element: microseconds of the launches and products of a phase, however little they do; for a million gates of
 # units of rows; for a million bytes of R; for 10^9 flops.
@@ -107,8 +107,7 @@ def _latency(tiling: Tiling) -> float:
     """From the end of a block's work in a step to the others' hearing of it."""
     if tiling.on_chip and tiling.blocks == 1:
         return 0.05
-    per_block = _PER_BLOCK * tiling.blocks * (2 if tiling.backward else 1)
-    return (_CLUSTER if tiling.on_chip else _GRID) + per_block
+    return (_CLUSTER if tiling.on_chip else _GRID) + _PER_BLOCK * tiling.blocks
 
 
 def predict(tiling: Tiling, directions: int, device: Device) -> float:
@@ -143,7 +142,7 @@ def _fastest(found: list[Tiling | WideTiling], N: int, directions: int, device: 
         else:
             step, share, flops, units = _IN_CALL[tiling.backward]
             gates = N * directions * len(tiling.cell.gates) * tiling.H
-            alone = step + share * alone + (flops * 2e-9 * tiling.H + units * 1e-6) * gates
+            alone = step + share * alone + (flops * 1e-9 * tiling.element_bytes * tiling.H + units * 1e-6) * gates
         others.append((alone, tiling))
     return min(others, key=lambda pair: pair[0])
 
@@ -228,13 +227,17 @@ def choose(
     if wanted.starve:
         found = [_starved(tiling) for tiling in found]
     time, tiling = _fastest(found, N, directions, device)
-    steps = predict_steps(cell, backward, N, H, directions, ELEMENT_BYTES[dtype])
-    slower = time
-    if type(tiling) is Tiling:  # the steps family's model was fitted beside `predict`; forward, calls with many rows are slower
-        alone = predict(tiling, directions, device)
+    if wanted == Wish() and is_library():
+        steps = predict_steps(cell, backward, N, H, directions, ELEMENT_BYTES[dtype])
+        # The steps family's model was fitted beside `predict`; forward, calls with many rows are slower.
+        alone = predict(tiling, directions, device) if type(tiling) is Tiling else time
         slower = alone if backward else max(time, alone)
-    if wanted == Wish() and is_library() and steps < slower:
-        return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)
+        others = [tiling for tiling in found if type(tiling) is not Tiling]
+        if steps < slower and type(tiling) is Tiling and others:
+            time, tiling = _fastest(others, N, directions, device)
+            slower = time
+        if steps < slower:
+            return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)
     reasons = {
         "block": "all of R fits one multiprocessor",
         "cluster": "R fits a cluster of multiprocessors",

@@ -149,7 +149,8 @@ class Tiling:
 
     def exchanged_words(self, N: int, directions: int) -> int:
         """That blocks hand each other through device memory in a step: whole tiles of rows, whole chunks."""
-        return directions * ceil_div(N, 8) * sum(ceil_div(self.k(phase) * self.element_bytes, 64) for phase in self.phases) * 128
+        chunks = sum(ceil_div(self.k(phase) * self.element_bytes, 64) for phase in self.phases)
+        return 8 * 16 * chunks * ceil_div(N, 8) * directions
 
     def carry_bytes(self) -> int:
         if self.folded and self.pairs == 1:  # in registers
@@ -199,7 +200,7 @@ class Tiling:
         read = N * self.blocks * directions * max(self.k(phase) for phase in self.phases) * self.element_bytes
         if self.on_chip or read < _BUSY_BYTES:
             return 0
-        return 1200 if self.column_tiles > 1 else 750 if self.backward else 650
+        return 1200 if self.column_tiles > 1 else 750 if self.backward else 400
 
     def operand_bytes(self) -> int:
         """What a block reads of others' results in a step."""
