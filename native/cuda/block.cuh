@@ -33,11 +33,10 @@ constexpr int EXCHANGE_BYTES = exchange_room<0>() + (PHASES == 2 ? exchange_room
 static_assert(PHASES <= 2);
 static_assert(WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES + PASSES * CARRY_BYTES + EXCHANGE_BYTES == GATEWISE_SHARED_BYTES);
 
-struct Block {
+struct Block : Place {
   const Arguments& a;
-  int p, d, warp, lane;
+  int warp, lane;
   int first_row;  // of the group
-  int start_time, pace;  // time of the first step, and how it changes: 1 or -1
   char* room;
   float2* reduction;
   int* lengths;  // of the group's rows
@@ -48,14 +47,9 @@ struct Block {
   Weights<LAST> last;  // the same as `first`, and unused, in a cell of one phase
   OperandRounds<0> ahead;  // of the next pass, if AHEAD
 
-  __device__ __forceinline__ Block(const Arguments& arguments, char* memory) : a(arguments), room(memory), parity(0), handed(0) {
-    p = blockIdx.x % P;
-    const int rest = blockIdx.x / P;
-    d = rest % int(a.D);
-    first_row = rest / int(a.D) * (PASSES * PASS_ROWS);
-    const bool backwards = (int(a.backwards) >> d) & 1;
-    start_time = backwards ? int(a.T) - 1 : 0;
-    pace = backwards ? -1 : 1;
+  __device__ __forceinline__ Block(const Arguments& arguments, char* memory)
+      : Place(arguments, P), a(arguments), room(memory), parity(0), handed(0) {
+    first_row = group * (PASSES * PASS_ROWS);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     uint4* own = reinterpret_cast<uint4*>(room) + warp * Shape<0>::shared * Shape<0>::per_chunk;
@@ -82,8 +76,6 @@ struct Block {
       return last;
     }
   }
-
-  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
 
   // Carried value `which` of row `row` (0 or 1) of the thread's pair i.
   __device__ __forceinline__ float& carry(int pass, int i, int which, int row) const {

@@ -82,6 +82,22 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
+// Which block of a persistent kernel this is: block p of one of the groups of `blocks`, for direction d.
+struct Place {
+  int p, d, group;
+  int start_time, pace;  // time of the first step, and how it changes: 1 or -1
+
+  __device__ __forceinline__ Place(const Arguments& a, int blocks) {
+    p = blockIdx.x % blocks;
+    d = blockIdx.x / blocks % int(a.D);
+    group = blockIdx.x / blocks / int(a.D);
+    const bool backwards = (int(a.backwards) >> d) & 1;
+    start_time = backwards ? int(a.T) - 1 : 0;
+    pace = backwards ? -1 : 1;
+  }
+  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
+};
+
 // The input time of a direction's step number `step`.
 __device__ __forceinline__ int time_of(const Arguments& a, int d, int step) {
   return (int(a.backwards) >> d) & 1 ? int(a.T) - 1 - step : step;

@@ -36,20 +36,14 @@ constexpr int BARRIERS_AT = LENGTHS_AT + 2 * HALF * 4;
 constexpr int CLOCKS_AT = BARRIERS_AT + 5 * 8;
 static_assert(CLOCKS_AT + 2 * 4 == GATEWISE_SHARED_BYTES);
 
-struct RelayBlock {
+struct RelayBlock : Place {
   const Arguments& a;
   char* room;
-  int p, d, warp, lane;
-  int first_row;         // of the group
-  int start_time, pace;  // time of the first step, and how it changes: 1 or -1
+  int warp, lane;
+  int first_row;  // of the group
 
-  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory) : a(arguments), room(memory) {
-    p = blockIdx.x % P;
-    d = blockIdx.x / P % int(a.D);
-    first_row = blockIdx.x / P / int(a.D) * (2 * HALF);
-    const bool backwards = (int(a.backwards) >> d) & 1;
-    start_time = backwards ? int(a.T) - 1 : 0;
-    pace = backwards ? -1 : 1;
+  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory) : Place(arguments, P), a(arguments), room(memory) {
+    first_row = group * (2 * HALF);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
   }
@@ -80,8 +74,6 @@ struct RelayBlock {
   __device__ __forceinline__ float2& odd(int part, int place) const {
     return reinterpret_cast<float2*>(room + PARTS_AT + part * PART_BYTES + QUADS * 16)[place * 32 + lane];
   }
-
-  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
 };
 
 // The warps that multiply.

@@ -182,25 +182,18 @@ __device__ __forceinline__ void bring(const Arguments& a, const Ring& ring, u32 
 
 // A block's weights, its products, the places of its points. Points come in *quads*, as the instructions leave sums: two
 // neighbouring units times two neighbouring rows of the batch, the unit changing first.
-struct WideBlock {
+struct WideBlock : Place {
   const Arguments& a;
   char* room;
   Ring ring;
-  int p, d, group;        // which block of which group
   int warps, warp, lane;  // the warp group, and the warp in it
-  int start_time, pace;   // time of the first step, and how it changes: 1 or -1
   u32 held[HELD > 0 ? HELD : 1][4];
 
-  __device__ __forceinline__ WideBlock(const Arguments& arguments, char* memory) : a(arguments), room(memory), ring(memory) {
-    p = blockIdx.x % P;
-    d = blockIdx.x / P % int(a.D);
-    group = blockIdx.x / P / int(a.D);
+  __device__ __forceinline__ WideBlock(const Arguments& arguments, char* memory)
+      : Place(arguments, P), a(arguments), room(memory), ring(memory) {
     warps = threadIdx.x / 128;
     warp = threadIdx.x / 32 % 4;
     lane = threadIdx.x % 32;
-    const bool backwards = (int(a.backwards) >> d) & 1;
-    start_time = backwards ? int(a.T) - 1 : 0;
-    pace = backwards ? -1 : 1;
     const uint4* from = a.weights + weights_at(d, p, warps) + threadIdx.x % 128;
     uint4* to = reinterpret_cast<uint4*>(room) + warps * SHARED * 128 + threadIdx.x % 128;
 #pragma unroll
@@ -224,7 +217,6 @@ struct WideBlock {
   }
 
   __device__ __forceinline__ int* lengths() const { return reinterpret_cast<int*>(room + LENGTHS_AT); }
-  __device__ __forceinline__ int time(int step) const { return start_time + pace * step; }
 
   // The thread's point i: a unit of the block, which has sets of 16, and a row of the group.
   __device__ __forceinline__ int set(int quad) const { return (quad * WORKERS + int(threadIdx.x)) / TILE_QUADS; }

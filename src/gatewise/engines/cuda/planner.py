@@ -132,19 +132,21 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
 
 def _fastest(found: list[Tiling | WideTiling], N: int, directions: int, device: Device) -> tuple[float, Tiling | WideTiling]:
     """The way that is predicted to be the fastest, and its microseconds per step."""
-    others: list[tuple[float, Tiling | WideTiling]] = []
-    others += [(t.predict(N, directions), t) for t in found if isinstance(t, RelayTiling | WideTiling)]
+    timed: list[tuple[float, Tiling | WideTiling]] = [(t.predict(N, directions), t) for t in found if isinstance(t, WideTiling)]
+    turns = [(t.predict(N, directions), t) for t in found if isinstance(t, RelayTiling)]
     ranked = [(predict(t, directions, device), t) for t in found if type(t) is Tiling]
     if ranked:
         alone, tiling = min(ranked, key=lambda pair: pair[0])
         if tiling.on_chip:  # there is little to wait for, and nothing to gain by taking turns
-            others = [pair for pair in others if isinstance(pair[1], WideTiling)]
+            turns = []
         else:
             step, share, flops, units = _IN_CALL[tiling.backward]
             gates = N * directions * len(tiling.cell.gates) * tiling.H
             alone = step + share * alone + (flops * 1e-9 * tiling.element_bytes * tiling.H + units * 1e-6) * gates
-        others.append((alone, tiling))
-    return min(others, key=lambda pair: pair[0])
+            # Nor is there where both halves have room side by side.
+            turns = [(time, t) for time, t in turns if 2 * t.groups * t.blocks * directions > device.sm_count]
+        timed.append((alone, tiling))
+    return min([*timed, *turns], key=lambda pair: pair[0])
 
 
 def predict_steps(cell: Cell, backward: bool, N: int, H: int, directions: int, element_bytes: int) -> float:
