@@ -33,7 +33,7 @@ constexpr int EXCHANGE_BYTES = exchange_room<0>() + (PHASES == 2 ? exchange_room
 static_assert(PHASES <= 2);
 static_assert(WEIGHTS_BYTES + REDUCTION_BYTES + LENGTHS_BYTES + PASSES * CARRY_BYTES + EXCHANGE_BYTES == GATEWISE_SHARED_BYTES);
 
-struct Block : Place {
+struct Block : Position {
   const Arguments& a;
   int warp, lane;
   int first_row;  // of the group
@@ -48,7 +48,7 @@ struct Block : Place {
   OperandRounds<0> ahead;  // of the next pass, if AHEAD
 
   __device__ __forceinline__ Block(const Arguments& arguments, char* memory)
-      : Place(arguments, P), a(arguments), room(memory), parity(0), handed(0) {
+      : Position(arguments, P), a(arguments), room(memory), parity(0), handed(0) {
     first_row = group * (PASSES * PASS_ROWS);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;

@@ -83,11 +83,11 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
 }
 
 // Which block of a persistent kernel this is: block p of one of the groups of `blocks`, for direction d.
-struct Place {
+struct Position {
   int p, d, group;
   int start_time, pace;  // time of the first step, and how it changes: 1 or -1
 
-  __device__ __forceinline__ Place(const Arguments& a, int blocks) {
+  __device__ __forceinline__ Position(const Arguments& a, int blocks) {
     p = blockIdx.x % blocks;
     d = blockIdx.x / blocks % int(a.D);
     group = blockIdx.x / blocks / int(a.D);

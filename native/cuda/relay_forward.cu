@@ -36,13 +36,13 @@ constexpr int BARRIERS_AT = LENGTHS_AT + 2 * HALF * 4;
 constexpr int CLOCKS_AT = BARRIERS_AT + 5 * 8;
 static_assert(CLOCKS_AT + 2 * 4 == GATEWISE_SHARED_BYTES);
 
-struct RelayBlock : Place {
+struct RelayBlock : Position {
   const Arguments& a;
   char* room;
   int warp, lane;
   int first_row;  // of the group
 
-  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory) : Place(arguments, P), a(arguments), room(memory) {
+  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory) : Position(arguments, P), a(arguments), room(memory) {
     first_row = group * (2 * HALF);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;

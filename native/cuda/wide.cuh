@@ -182,7 +182,7 @@ __device__ __forceinline__ void bring(const Arguments& a, const Ring& ring, u32 
 
 // A block's weights, its products, the places of its points. Points come in *quads*, as the instructions leave sums: two
 // neighbouring units times two neighbouring rows of the batch, the unit changing first.
-struct WideBlock : Place {
+struct WideBlock : Position {
   const Arguments& a;
   char* room;
   Ring ring;
@@ -190,7 +190,7 @@ struct WideBlock : Place {
   u32 held[HELD > 0 ? HELD : 1][4];
 
   __device__ __forceinline__ WideBlock(const Arguments& arguments, char* memory)
-      : Place(arguments, P), a(arguments), room(memory), ring(memory) {
+      : Position(arguments, P), a(arguments), room(memory), ring(memory) {
     warps = threadIdx.x / 128;
     warp = threadIdx.x / 32 % 4;
     lane = threadIdx.x % 32;
