@@ -1,7 +1,7 @@
 // How the blocks of a group hand each other the operands of the next product.
 //
-// Through device memory, `Arguments::exchange`. The operands of a step lie in *pieces* of 8 rows times a chunk, which a warp reads
-// at once: whole lines side by side come several times as fast as parts of many. The contract:
+// Through device memory, `Arguments::exchange`. The operands of a step lie in *pieces* of 8 rows times a chunk, which a warp
+// reads at once: whole lines side by side come several times as fast as parts of many. The contract:
 // - Before the kernel starts, on the same stream (so also in a captured graph, at every replay), the engine fills the array
 //   with EMPTY words. Its memory is this call's alone until the kernel has ended.
 // - Every 32-bit word of the rows that exist, padding units included, is written exactly once, by one thread, with one
@@ -49,8 +49,8 @@ __device__ __forceinline__ u32 tiles_of_rows(const Arguments& a) { return u32(a.
 // The operands of a phase at an input time, and the place of a word in them: [direction][8 rows][chunk][row][word].
 template <int PHASE>
 __device__ __forceinline__ u32* exchanged(const Arguments& a, int t) {
-  constexpr u32 whole = chunks_of<0>() + (PHASES == 2 ? chunks_of<LAST>() : 0);
-  return a.exchange + i64(t) * (tiles_of_rows(a) * (whole * PIECE)) + (PHASE == 0 ? 0 : tiles_of_rows(a) * (chunks_of<0>() * PIECE));
+  constexpr u32 whole = chunks_of<0>() + (PHASES == 2 ? chunks_of<LAST>() : 0), before = PHASE == 0 ? 0 : chunks_of<0>();
+  return a.exchange + i64(t) * (tiles_of_rows(a) * (whole * PIECE)) + tiles_of_rows(a) * (before * PIECE);
 }
 template <int PHASE>
 __device__ __forceinline__ u32 word_at(const Arguments& a, int d, u32 n, u32 k) {

@@ -140,17 +140,28 @@ struct ForwardInputsOf {
 
   // `t_next` is the time of the direction's next step; after the last one, any.
   __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next, int length) {
+    next.fetch(a, spot, now.t, length);
+    fetch_of_step(a, spot, now, t_next, length);
+    fetch_of_unit(a, spot);
+  }
+  // What is the same at every step.
+  __device__ __forceinline__ void fetch_of_unit(const Arguments& a, const Spot& spot) {
     const int packed = spot.d * (G * H) + spot.unit;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      x[g] = Units<X, WIDTH>::read(a.x + now.gates + SLOT[g] * H + spot.gate_at);
       bias[g] = Elements::read_if(given<BIAS>(a.bias), a.bias + SLOT[g] * H + packed);
       if constexpr (Cell::peephole) peephole[g] = Elements::read(a.peephole + SLOT[g] * H + packed);
     }
     if constexpr (Cell::needs_product) {
       second_bias = Elements::read_if(a.secondary_bias != nullptr, a.secondary_bias + spot.d * H + spot.unit);
     }
-    part.fetch(a, spot, now.t, length);
+  }
+  // The rest. What decides about this step is known since the one before, when it was `next`.
+  __device__ __forceinline__ void fetch_of_step(const Arguments& a, const Spot& spot, const Moment& now, int t_next,
+                                                int length) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) x[g] = Units<X, WIDTH>::read(a.x + now.gates + SLOT[g] * H + spot.gate_at);
+    part = next;
     next.fetch(a, spot, t_next, length);
   }
 };

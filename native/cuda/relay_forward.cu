@@ -42,7 +42,8 @@ struct RelayBlock : Position {
   int warp, lane;
   int first_row;  // of the group
 
-  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory) : Position(arguments, P), a(arguments), room(memory) {
+  __device__ __forceinline__ RelayBlock(const Arguments& arguments, char* memory)
+      : Position(arguments, P), a(arguments), room(memory) {
     first_row = group * (2 * HALF);
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
@@ -144,7 +145,7 @@ struct Multiplier : RelayBlock {
 // The warps that do the maths of one half.
 struct Calculator : RelayBlock {
   int half, thread;
-  ForwardInputs inputs[OWN][2];  // of the next step
+  ForwardInputs inputs[OWN][2];  // of the next step: on their way while the results of this one are written
   V h[OWN][2], c[OWN][2];        // carried
 
   __device__ __forceinline__ Calculator(const Arguments& arguments, char* memory) : RelayBlock(arguments, memory) {
@@ -183,22 +184,26 @@ struct Calculator : RelayBlock {
     const int t_next = time(step + 1 < int(a.T) ? step + 1 : step);
 #pragma unroll
     for (int i = 0; i < OWN * 2; ++i) {
-      if (exists(i / 2)) inputs[i / 2][i % 2].fetch(a, spot(i / 2, i % 2), now, t_next, length(row(i / 2) + i % 2));
+      if (exists(i / 2)) inputs[i / 2][i % 2].fetch_of_step(a, spot(i / 2, i % 2), now, t_next, length(row(i / 2) + i % 2));
     }
   }
 
   __device__ __forceinline__ void start() {
     V operand[OWN][2];
 #pragma unroll
-    for (int i = 0; i < OWN * 2; ++i) {
-      if (!exists(i / 2)) continue;
-      const Spot at = spot(i / 2, i % 2);
-      Part part;
-      part.fetch(a, at, time(0), length(row(i / 2) + i % 2));
-      V &state = h[i / 2][i % 2], &cell = c[i / 2][i % 2];
-      state = initial(a.init_state, at);
-      cell = Cell::has_cell ? initial(a.init_cell, at) : V(0);
-      operand[i / 2][i % 2] = (part.reset != 0 ? V(0) : state) * part.mask[0];
+    for (int i = 0; i < OWN; ++i) {
+      if (!exists(i)) continue;
+      inputs[i][0].fetch_of_unit(a, spot(i, 0));
+      inputs[i][1] = inputs[i][0];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Spot at = spot(i, r);
+        Part& part = inputs[i][r].next;
+        part.fetch(a, at, time(0), length(row(i) + r));
+        h[i][r] = initial(a.init_state, at);
+        c[i][r] = Cell::has_cell ? initial(a.init_cell, at) : V(0);
+        operand[i][r] = (part.reset != 0 ? V(0) : h[i][r]) * part.mask[0];
+      }
     }
     hand(0, operand);
     fetch(0);
@@ -246,12 +251,14 @@ struct Calculator : RelayBlock {
       operand[pair][r] = points[pair][r].advance(h[pair][r], c[pair][r]);
     }
     const bool goes_on = step + 1 < int(a.T);
-    if (goes_on) hand(step + 1, operand);
+    if (goes_on) {
+      hand(step + 1, operand);
+      fetch(step + 1);
+    }
 #pragma unroll
     for (int i = 0; i < OWN * 2; ++i) {
       if (exists(i / 2)) write_results(a, spot(i / 2, i % 2), now, &points[i / 2][i % 2]);
     }
-    if (goes_on) fetch(step + 1);
   }
 };
 
