@@ -1,7 +1,8 @@
 // How the blocks of a group hand each other the operands of the next product.
 //
 // Through device memory, `Arguments::exchange`. The operands of a step lie in *pieces* of 8 rows times a chunk, which a warp
-// reads at once: whole lines side by side come several times as fast as parts of many. The contract:
+// reads at once: whole lines side by side come several times as fast as parts of many. (With fewer rows in all, all of them
+// are in one smaller piece.) The contract:
 // - Before the kernel starts, on the same stream (so also in a captured graph, at every replay), the engine fills the array
 //   with EMPTY words. Its memory is this call's alone until the kernel has ended.
 // - Every 32-bit word of the rows that exist, padding units included, is written exactly once, by one thread, with one
@@ -36,7 +37,8 @@ __device__ __forceinline__ u32 cycles() {
 }
 
 constexpr int LAST = PHASES - 1;
-constexpr u32 PIECE = 8 * WORDS;  // words
+constexpr u32 PIECE_ROWS = GATEWISE_PIECE_ROWS;
+constexpr u32 PIECE = PIECE_ROWS * WORDS;  // words
 
 // Of a row's operands.
 template <int PHASE>
@@ -44,18 +46,19 @@ constexpr u32 chunks_of() {
   return (Shape<PHASE>::k + CHUNK - 1) / CHUNK;
 }
 
-__device__ __forceinline__ u32 tiles_of_rows(const Arguments& a) { return u32(a.D) * ((u32(a.N) + 7) / 8); }
+// Of a direction: as many as have a piece for each chunk.
+__device__ __forceinline__ u32 row_sets(const Arguments& a) { return (u32(a.N) + PIECE_ROWS - 1) / PIECE_ROWS; }
 
-// The operands of a phase at an input time, and the place of a word in them: [direction][8 rows][chunk][row][word].
+// The operands of a phase at an input time, and the place of a word in them: [direction][set of rows][chunk][row][word].
 template <int PHASE>
 __device__ __forceinline__ u32* exchanged(const Arguments& a, int t) {
   constexpr u32 whole = chunks_of<0>() + (PHASES == 2 ? chunks_of<LAST>() : 0), before = PHASE == 0 ? 0 : chunks_of<0>();
-  return a.exchange + i64(t) * (tiles_of_rows(a) * (whole * PIECE)) + tiles_of_rows(a) * (before * PIECE);
+  return a.exchange + i64(t) * (u32(a.D) * row_sets(a) * (whole * PIECE)) + u32(a.D) * row_sets(a) * (before * PIECE);
 }
 template <int PHASE>
 __device__ __forceinline__ u32 word_at(const Arguments& a, int d, u32 n, u32 k) {
-  const u32 tile = d * ((u32(a.N) + 7) / 8) + n / 8;
-  return (tile * chunks_of<PHASE>() + k / CHUNK) * PIECE + n % 8 * WORDS + k % CHUNK / E::per_word;
+  const u32 set = d * row_sets(a) + n / PIECE_ROWS;
+  return (set * chunks_of<PHASE>() + k / CHUNK) * PIECE + n % PIECE_ROWS * WORDS + k % CHUNK / E::per_word;
 }
 
 // Bytes between rows in shared memory: 64 more than a multiple of 128, so that two rows' chunks lie in different banks.

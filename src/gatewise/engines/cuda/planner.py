@@ -20,7 +20,7 @@ from .driver import Device
 from .kernels import ELEMENT_BYTES
 from .products import is_library, library
 from .relay_tiling import RelayTiling
-from .tiling import WARPS, Tiling, ceil_div
+from .tiling import WARPS, Tiling, ceil_div, piece_rows_for
 from .wide_tiling import WideTiling
 
 # Fitted to about 350 measured ways to cut an LSTM on an H200, so that the best predicted is within a few percent of
@@ -193,7 +193,7 @@ def _candidates(
                     for folded in (False, True) if may_fold else (False,):
                         tiling = Tiling(
                             cell, backward, H, element_bytes, 16 * unit_tiles, warps_m, column_tiles, on_chip, passes, groups,
-                            folded,
+                            folded, 8 if on_chip else piece_rows_for(N),
                         )  # fmt: skip
                         if tiling.working_registers() > tiling.registers:
                             continue

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...cells import Cell
 from .driver import Device
-from .tiling import THREADS, Tiling, ceil_div
+from .tiling import THREADS, Tiling, ceil_div, piece_rows_for
 
 _MATHS_THREADS = 128  # for each half of the rows
 _LOOK_AFTER = 700  # cycles: between handing on and looking for what others handed on
@@ -78,7 +78,9 @@ def candidates(cell: Cell, N: int, H: int, directions: int, element_bytes: int, 
     for units in (16, 32, 48, 64):
         for column_tiles in (1, 2):
             groups = ceil_div(N, 16 * column_tiles)
-            tiling = RelayTiling(cell, False, H, element_bytes, units, 1, column_tiles, False, 2, groups)
+            tiling = RelayTiling(
+                cell, False, H, element_bytes, units, 1, column_tiles, False, 2, groups, piece_rows=piece_rows_for(N)
+            )
             if tiling.working_registers() > tiling.registers or tiling.blocks * groups * directions > device.sm_count:
                 continue
             tiling = tiling.placed(device.shared_limit)

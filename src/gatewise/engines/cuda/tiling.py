@@ -18,6 +18,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def piece_rows_for(N: int) -> int:
+    """8, as many as a warp reads at once; with fewer rows in all, memory for 8 of them would be wasted at every step."""
+    return min(8, 1 << (N - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class Tiling:
     """One way to cut a call. `held` and `shared` are per phase, as in the kernel."""
@@ -33,6 +38,7 @@ class Tiling:
     passes: int
     groups: int  # of `blocks` blocks, for each direction
     folded: bool = False  # warps add up their sums in two steps, which takes less shared memory
+    piece_rows: int = 8  # that lie together where blocks hand each other operands through device memory
     held: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
 
@@ -148,9 +154,9 @@ class Tiling:
         return total
 
     def exchanged_words(self, N: int, directions: int) -> int:
-        """That blocks hand each other through device memory in a step: whole tiles of rows, whole chunks."""
+        """That blocks hand each other through device memory in a step: whole pieces, of `piece_rows` rows and a chunk."""
         chunks = sum(ceil_div(self.k(phase) * self.element_bytes, 64) for phase in self.phases)
-        return 8 * 16 * chunks * ceil_div(N, 8) * directions
+        return 16 * self.piece_rows * chunks * ceil_div(N, self.piece_rows) * directions
 
     def carry_bytes(self) -> int:
         if self.folded and self.pairs == 1:  # in registers
@@ -179,6 +185,7 @@ class Tiling:
             "GATEWISE_PASSES": str(self.passes),
             "GATEWISE_EXCHANGE_ON_CHIP": str(int(self.on_chip)),
             "GATEWISE_FOLDED": str(int(self.folded)),
+            "GATEWISE_PIECE_ROWS": str(self.piece_rows),
             "GATEWISE_HELD_CHUNKS": ",".join(map(str, self.held)),
             "GATEWISE_SHARED_CHUNKS": ",".join(map(str, self.shared)),
         }
