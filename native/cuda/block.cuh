@@ -118,7 +118,7 @@ struct Block : Position {
       store_everywhere(on_chip<PHASE>(step) + row * shared_pitch<PHASE>() + k * 4 / E::per_word, rounded(word));
 #endif
     } else {
-      store_relaxed(exchanged<PHASE>(a, time(step)) + word_at<PHASE>(a, d, first_row + row, k), not_empty(rounded(word)));
+      exchange_word<PHASE>(exchanged<PHASE>(a, time(step)), a, d, first_row + row, k, word);
     }
   }
 

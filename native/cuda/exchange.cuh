@@ -131,6 +131,12 @@ struct Operands {
 // A word as the tensor cores take it.
 __device__ __forceinline__ u32 rounded(u32 word) { return E::per_word == 1 ? tf32(__uint_as_float(word)) : word; }
 
+// Stores a word of a phase where the blocks of its group will read it; `to` is `exchanged`.
+template <int PHASE>
+__device__ __forceinline__ void exchange_word(u32* to, const Arguments& a, int d, u32 n, u32 k, u32 word) {
+  store_relaxed(to + word_at<PHASE>(a, d, n, k), not_empty(rounded(word)));
+}
+
 // Hands on two values of one unit, for rows n and n + 1, calling store(row (0 or 1), first unit of the word, word).
 // Words of two elements need the neighbouring unit, which lane ^ 4 holds; all lanes of the warp must come here.
 template <class Store>

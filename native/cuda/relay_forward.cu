@@ -170,7 +170,7 @@ struct Calculator : RelayBlock {
       const bool pads = HP != H && unit(i) >= H;
       hand_on(pads ? V(0) : operand[i][0], pads ? V(0) : operand[i][1], lane, unit(i), [&](int which, int k, u32 word) {
         const u32 n = u32(first_row + row(i) + which);
-        if (n < u32(a.N)) store_relaxed(to + word_at<0>(a, d, n, k), not_empty(rounded(word)));
+        if (n < u32(a.N)) exchange_word<0>(to, a, d, n, k, word);
       });
     }
     if (thread == 0) {

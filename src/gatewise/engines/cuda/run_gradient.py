@@ -82,10 +82,10 @@ class _Gradient:
         call, p, tiling = self.call, self.p, self.call.plan.tiling
         packed_width = call.HP == p.H
         serves_as_source = p.input_weight is None and packed_width and not p.cell.dx_differs
-        count = call.rows * p.D * p.G * call.HP
-        self.values["du"] = self.results["source"].pointer if serves_as_source else call.scratch(count)
+        source = self.results["source"].pointer
+        self.values["du"] = source if serves_as_source else call.scratch(call.rows * p.D * p.G * call.HP)
         if p.input_weight is None and not serves_as_source:
-            self.values["dx"] = self.results["source"].pointer
+            self.values["dx"] = source
         elif p.cell.dx_differs:
             self.values["dx"] = call.scratch(call.rows * p.D * p.G * p.H)
         if tiling is not None:
