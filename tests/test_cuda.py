@@ -14,7 +14,7 @@ import pytest
 
 import gatewise
 from cuda_samples import kernel_jobs, sample
-from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM, LSTM_PEEPHOLE, Cell
+from gatewise.cells import CELLS, GRU_AFTER, GRU_BEFORE, LSTM, Cell
 from gatewise.engines import cuda
 from gatewise.engines.cuda import compiler, driver, kernels, planner, products, relay_tiling, warm, wide_tiling
 from gatewise.engines.cuda.planner import Wish, choose, wish
@@ -150,14 +150,12 @@ def test_the_relay_kernel_keeps_all_of_r_on_the_chip() -> None:
     assert not relay_tiling.candidates(LSTM, 8, 128, 1, 2, driver.A100)
 
 
-def test_turns_are_for_plans_that_fill_the_chip_and_for_plain_cells() -> None:
-    def family(N: int, H: int, cell: Cell = LSTM, options: int = 1) -> str:
-        return choose(cell, False, N, H, 1, "bfloat16", False, driver.H200, Wish(), options).family
+def test_turns_are_for_plans_that_fill_the_chip() -> None:
+    def family(N: int, H: int) -> str:
+        return choose(LSTM, False, N, H, 1, "bfloat16", False, driver.H200, Wish()).family
 
     assert family(16, 1024) == "grid"  # both halves have room side by side
-    assert family(64, 512) == "relay"
-    assert {family(64, 512, LSTM_PEEPHOLE), family(64, 512, options=0b0010), family(64, 512, options=0b0101)} == {"grid"}
-    assert family(64, 1024, LSTM_PEEPHOLE, options=0b1111) == "relay"  # where much is gained, so it is with options
+    assert family(64, 512) == family(64, 1024) == "relay"
 
 
 def test_wide_kernels_are_cut_without_rest() -> None:

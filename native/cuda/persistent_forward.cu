@@ -28,7 +28,11 @@ struct ForwardBlock : Block {
       const Pair pair(i);
       if (!pair.exists) continue;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) inputs[i][r].fetch(a, spot(pair, pass, r), now, t_next, length(pair, pass, r));
+      for (int r = 0; r < 2; ++r) {
+        const Spot at = spot(pair, pass, r);
+        inputs[i][r].fetch(a, at, now, t_next, length(pair, pass, r));
+        inputs[i][r].constants.fetch(a, at);
+      }
     }
   }
 

@@ -52,7 +52,9 @@ struct GradientBlock : Block {
       if (!pair.exists) continue;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        inputs[i][r].fetch(a, spot(pair, pass, r), now, t_before, t_later, length(pair, pass, r));
+        const Spot at = spot(pair, pass, r);
+        inputs[i][r].fetch(a, at, now, t_before, t_later, length(pair, pass, r));
+        inputs[i][r].constants.fetch(a, at);
       }
     }
   }

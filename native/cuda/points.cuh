@@ -57,6 +57,16 @@ union Units {
     for (int j = 0; j < WIDTH; ++j) u.at[j] = __ldg(from + j * stride);
     return u;
   }
+  // From memory that this kernel writes.
+  static __device__ __forceinline__ Units copy(const Storage<Element>* from) {
+    Units u;
+    if constexpr (WIDTH == 1) {
+      u.at[0] = *from;
+    } else {
+      u.word = *reinterpret_cast<const Word*>(from);
+    }
+    return u;
+  }
   static __device__ __forceinline__ Units read_if(bool condition, const Storage<Element>* from) {
     return condition ? read(from) : fill(0);
   }
@@ -131,21 +141,14 @@ __device__ __forceinline__ V initial(const Storage<E>* array, const Spot& spot) 
   return array == nullptr ? V(0) : E::load(__ldg(array + spot.unit_at));
 }
 
+// What is the same at every step. Blocks may keep it in shared memory, in COUNT arrays of their units.
 template <int WIDTH>
-struct ForwardInputsOf {
+struct ConstantsOf {
   using Elements = Units<E, WIDTH>;
-  PartOf<WIDTH> part, next;
-  Units<X, WIDTH> x[G];
+  static constexpr int COUNT = 2 * G + 1;
   Elements bias[G], peephole[G], second_bias;
 
-  // `t_next` is the time of the direction's next step; after the last one, any.
-  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next, int length) {
-    next.fetch(a, spot, now.t, length);
-    fetch_of_step(a, spot, now, t_next, length);
-    fetch_of_unit(a, spot);
-  }
-  // What is the same at every step.
-  __device__ __forceinline__ void fetch_of_unit(const Arguments& a, const Spot& spot) {
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot) {
     const int packed = spot.d * (G * H) + spot.unit;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -156,13 +159,43 @@ struct ForwardInputsOf {
       second_bias = Elements::read_if(a.secondary_bias != nullptr, a.secondary_bias + spot.d * H + spot.unit);
     }
   }
-  // The rest. What decides about this step is known since the one before, when it was `next`.
-  __device__ __forceinline__ void fetch_of_step(const Arguments& a, const Spot& spot, const Moment& now, int t_next,
-                                                int length) {
+  template <int UNITS>
+  __device__ __forceinline__ void put(Storage<E>* to) const {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      bias[g].write(to + g * UNITS);
+      if constexpr (Cell::peephole) peephole[g].write(to + (G + g) * UNITS);
+    }
+    if constexpr (Cell::needs_product) second_bias.write(to + 2 * G * UNITS);
+  }
+  template <int UNITS>
+  __device__ __forceinline__ void take(const Storage<E>* from) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      bias[g] = given<BIAS>(from) ? Elements::copy(from + g * UNITS) : Elements::fill(0);
+      if constexpr (Cell::peephole) peephole[g] = Elements::copy(from + (G + g) * UNITS);
+    }
+    if constexpr (Cell::needs_product) second_bias = Elements::copy(from + 2 * G * UNITS);
+  }
+};
+
+template <int WIDTH>
+struct ForwardInputsOf {
+  PartOf<WIDTH> part, next;
+  Units<X, WIDTH> x[G];
+  ConstantsOf<WIDTH> constants;
+
+  // All but the constants. `t_next` is the time of the direction's next step; after the last one, any.
+  __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_next, int length) {
+    next.fetch(a, spot, now.t, length);
+    fetch_of_step(a, spot, now, t_next);
+  }
+  // The same where the step before was fetched too: what decides about this step was its `next`.
+  __device__ __forceinline__ void fetch_of_step(const Arguments& a, const Spot& spot, const Moment& now, int t_next) {
 #pragma unroll
     for (int g = 0; g < G; ++g) x[g] = Units<X, WIDTH>::read(a.x + now.gates + SLOT[g] * H + spot.gate_at);
     part = next;
-    next.fetch(a, spot, t_next, length);
+    next.fetch(a, spot, t_next, part.length);
   }
 };
 using ForwardInputs = ForwardInputsOf<1>;
@@ -177,10 +210,10 @@ struct ForwardPoint {
   __device__ __forceinline__ void prepare(const ForwardInputsOf<WIDTH>& in, int t, V h, V c, int j = 0) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      v.x[g] = in.x[g][j] + in.bias[g][j];
-      v.p[g] = Cell::peephole ? in.peephole[g][j] : V(0);
+      v.x[g] = in.x[g][j] + in.constants.bias[g][j];
+      v.p[g] = Cell::peephole ? in.constants.peephole[g][j] : V(0);
     }
-    v.b2 = Cell::needs_product ? in.second_bias[j] : V(0);
+    v.b2 = Cell::needs_product ? in.constants.second_bias[j] : V(0);
     v.m = in.part.mask[j];
     active = in.part.takes(t);
     mask_next = in.next.mask[j];
@@ -189,10 +222,11 @@ struct ForwardPoint {
     v.c = in.part.reset != 0 ? V(0) : c;
   }
 
-  // After the last phase: the state and cell to carry on, and the operand of the next step.
-  __device__ __forceinline__ V advance(V& h, V& c) const {
-    h = active ? v.h_next : h;
-    if constexpr (Cell::has_cell) c = active ? v.c_next : c;
+  // After the last phase: the state and cell to carry on, and the operand of the next step. They are the step's results too:
+  // those of a row that takes no part are written as zeros.
+  __device__ __forceinline__ V advance(V& h, V& c) {
+    v.h_next = h = active ? v.h_next : h;
+    if constexpr (Cell::has_cell) v.c_next = c = active ? v.c_next : c;
     return (reset_next ? V(0) : h) * mask_next;
   }
 };
@@ -227,9 +261,11 @@ template <int WIDTH>
 struct GradientInputsOf {
   using Elements = Units<E, WIDTH>;
   PartOf<WIDTH> part, later;
-  Elements gate[G], dgate[G], peephole[G], cell_next, cell_before, state_before, product, second_bias, dstate, dcell;
+  Elements gate[G], dgate[G], cell_next, cell_before, state_before, product, dstate, dcell;
+  ConstantsOf<WIDTH> constants;
 
-  // `t_before` is the time of the direction's step before this one, -1 at its first; `t_later` that of the one after.
+  // All but the constants. `t_before` is the time of the direction's step before this one, -1 at its first; `t_later` that of
+  // the one after.
   __device__ __forceinline__ void fetch(const Arguments& a, const Spot& spot, const Moment& now, int t_before, int t_later,
                                         int length) {
     part.fetch(a, spot, now.t, length);
@@ -239,7 +275,6 @@ struct GradientInputsOf {
       gate[g] = Elements::read(a.z_state + now.gates + SLOT[g] * H + spot.gate_at);
       const Storage<E>* dgates = a.z_state_gradient + now.gates + SLOT[g] * H;
       dgate[g] = Elements::read_if(given<GATE_GRADIENT>(a.z_state_gradient), dgates + spot.gate_at);
-      if constexpr (Cell::peephole) peephole[g] = Elements::read(a.peephole + SLOT[g] * H + spot.d * (G * H) + spot.unit);
     }
     const bool came = t_before >= 0 && part.takes(t_before);  // else this is the row's first step
     const i64 before = came ? Moment(a, t_before).units : 0;
@@ -252,10 +287,7 @@ struct GradientInputsOf {
       const Storage<E>* from = came ? a.state : a.init_state;
       state_before = Elements::read_if(from != nullptr, from + before + spot.unit_at);
     }
-    if constexpr (Cell::needs_product) {
-      product = Elements::read(a.product + now.units + spot.unit_at);
-      second_bias = Elements::read_if(a.secondary_bias != nullptr, a.secondary_bias + spot.d * H + spot.unit);
-    }
+    if constexpr (Cell::needs_product) product = Elements::read(a.product + now.units + spot.unit_at);
     dstate = Elements::read(a.source_gradient + now.units + spot.unit_at);
     const Storage<E>* dcells = a.cell_sequence_gradient + now.units;
     dcell = Elements::read_if(given<CELL_GRADIENT>(a.cell_sequence_gradient), dcells + spot.unit_at);
@@ -281,13 +313,13 @@ struct GradientPoint {
     for (int g = 0; g < G; ++g) {
       v.gate[g] = in.gate[g][j];
       v.dgate[g] = in.dgate[g][j];
-      v.p[g] = Cell::peephole ? in.peephole[g][j] : V(0);
+      v.p[g] = Cell::peephole ? in.constants.peephole[g][j] : V(0);
     }
     v.c_next = Cell::has_cell ? in.cell_next[j] : V(0);
     v.c = Cell::has_cell && !reset ? in.cell_before[j] : V(0);
     v.h = !Cell::restores_state && !reset ? in.state_before[j] : V(0);
     v.m = in.part.mask[j];
-    v.q = Cell::needs_product ? in.product[j] + in.second_bias[j] : V(0);
+    v.q = Cell::needs_product ? in.product[j] + in.constants.second_bias[j] : V(0);
     v.e = V(0);
     v.dh = dh + in.dstate[j];
     v.dc = dc + in.dcell[j];

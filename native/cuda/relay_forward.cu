@@ -26,13 +26,11 @@ static_assert(PHASES == 1 && WM == 1 && PASSES == 2 && !ON_CHIP && !FOLDED && !B
 // Shared memory, in this order; the planner computes the total (relay_tiling.py):
 // - weights: each lane reads only what it wrote itself;
 // - parts of the sums, [part][place][two gates][lane][2 gates][2 rows], then those of an odd last gate;
-// - lengths of the rows, written once;
 // - barriers and clocks.
 constexpr int QUADS = PLACES * (G / 2) * 32;
 constexpr int PART_BYTES = QUADS * 16 + PLACES * (G % 2) * 32 * 8;
 constexpr int PARTS_AT = WK * S::shared * S::per_chunk * 16;
-constexpr int LENGTHS_AT = PARTS_AT + WK * PART_BYTES;
-constexpr int BARRIERS_AT = LENGTHS_AT + 2 * HALF * 4;
+constexpr int BARRIERS_AT = PARTS_AT + WK * PART_BYTES;
 constexpr int CLOCKS_AT = BARRIERS_AT + 5 * 8;
 static_assert(CLOCKS_AT + 2 * 4 == GATEWISE_SHARED_BYTES);
 
@@ -55,11 +53,6 @@ struct RelayBlock : Position {
       barrier_init(handed(threadIdx.x), 1);
     }
     if (threadIdx.x == 0) barrier_init(taken(), HALF_THREADS);
-    if (given<LENGTHS>(a.lengths)) {
-      for (int row = threadIdx.x; row < 2 * HALF; row += blockDim.x) {
-        lengths()[row] = first_row + row < int(a.N) ? length_of(a, first_row + row) : 0;
-      }
-    }
     __syncthreads();
   }
 
@@ -67,7 +60,6 @@ struct RelayBlock : Position {
   __device__ __forceinline__ u32 handed(int half) const { return there(2 + half); }
   __device__ __forceinline__ u32 taken() const { return there(4); }
   __device__ __forceinline__ u32& clock_of(int half) const { return reinterpret_cast<u32*>(room + CLOCKS_AT)[half]; }
-  __device__ __forceinline__ int* lengths() const { return reinterpret_cast<int*>(room + LENGTHS_AT); }
   // The sums of two gates, or of the last, of a place: the lane's.
   __device__ __forceinline__ float4& quad(int part, int place, int gates) const {
     return reinterpret_cast<float4*>(room + PARTS_AT + part * PART_BYTES)[(place * (G / 2) + gates) * 32 + lane];
@@ -145,8 +137,10 @@ struct Multiplier : RelayBlock {
 // The warps that do the maths of one half.
 struct Calculator : RelayBlock {
   int half, thread;
-  ForwardInputs inputs[OWN][2];  // of the next step: on their way while the results of this one are written
-  V h[OWN][2], c[OWN][2];        // carried
+  // Of the next step: on their way while the results of this one are written. Lengths stay here too: read from shared memory
+  // among these loads, they took 0.4 us of a step.
+  ForwardInputs inputs[OWN][2];
+  V h[OWN][2], c[OWN][2];  // carried
 
   __device__ __forceinline__ Calculator(const Arguments& arguments, char* memory) : RelayBlock(arguments, memory) {
     half = (threadIdx.x - THREADS) / HALF_THREADS;
@@ -158,7 +152,6 @@ struct Calculator : RelayBlock {
   __device__ __forceinline__ bool exists(int i) const { return PLACES % (HALF_THREADS / 32) == 0 || place(i) < PLACES; }
   __device__ __forceinline__ int unit(int i) const { return p * U + place(i) / (2 * NT) * 16 + place(i) % 2 * 8 + lane / 4; }
   __device__ __forceinline__ int row(int i) const { return half * HALF + place(i) / 2 % NT * 8 + lane % 4 * 2; }
-  __device__ __forceinline__ int length(int row) const { return given<LENGTHS>(a.lengths) ? lengths()[row] : int(a.T); }
   __device__ __forceinline__ Spot spot(int i, int r) const { return Spot(a, d, first_row + row(i) + r, unit(i)); }
 
   // The operands of a step. Padding units hand on zeros: they meet zero weights, and must not be NaN.
@@ -184,7 +177,7 @@ struct Calculator : RelayBlock {
     const int t_next = time(step + 1 < int(a.T) ? step + 1 : step);
 #pragma unroll
     for (int i = 0; i < OWN * 2; ++i) {
-      if (exists(i / 2)) inputs[i / 2][i % 2].fetch_of_step(a, spot(i / 2, i % 2), now, t_next, length(row(i / 2) + i % 2));
+      if (exists(i / 2)) inputs[i / 2][i % 2].fetch_of_step(a, spot(i / 2, i % 2), now, t_next);
     }
   }
 
@@ -193,13 +186,13 @@ struct Calculator : RelayBlock {
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       if (!exists(i)) continue;
-      inputs[i][0].fetch_of_unit(a, spot(i, 0));
+      inputs[i][0].constants.fetch(a, spot(i, 0));
       inputs[i][1] = inputs[i][0];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const Spot at = spot(i, r);
         Part& part = inputs[i][r].next;
-        part.fetch(a, at, time(0), length(row(i) + r));
+        part.fetch(a, at, time(0), length_of(a, at.n));
         h[i][r] = initial(a.init_state, at);
         c[i][r] = Cell::has_cell ? initial(a.init_cell, at) : V(0);
         operand[i][r] = (part.reset != 0 ? V(0) : h[i][r]) * part.mask[0];

@@ -43,6 +43,7 @@ __device__ __forceinline__ void forward_phase(const Arguments& a, int step) {
   const Moment now(a, t);
   ForwardInputs inputs;
   inputs.fetch(a, at, now, t_next < 0 ? t : t_next, length_of(a, at.n));
+  inputs.constants.fetch(a, at);
   V h = carries_state(a) ? at.carry(a, 0) : V(0), c = Cell::has_cell ? at.carry(a, 1) : V(0);
   ForwardPoint point;
   point.prepare(inputs, t, h, c);
@@ -82,6 +83,7 @@ __device__ __forceinline__ void gradient_phase(const Arguments& a, int step) {
   const int t_later = time_of(a, at.d, is_last_step ? step : step + 1);
   GradientInputs inputs;
   inputs.fetch(a, at, now, t_before, t_later, length_of(a, at.n));
+  inputs.constants.fetch(a, at);
   const bool starts = PHASE == LAST && is_last_step;
   V dh = starts ? initial(a.state_gradient, at) : PHASE < LAST || carries_state(a) ? at.carry(a, 0) : V(0);
   V dc = !Cell::has_cell ? V(0) : starts ? initial(a.cell_gradient, at) : at.carry(a, 1);

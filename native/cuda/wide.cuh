@@ -69,12 +69,13 @@ static_assert(HELD <= FRAGMENTS);
 // - the ring;
 // - sums, if PARTS is 1. Written after a product, then the workers meet, then read; they are overwritten after the next
 //   product, when the workers have met to hand on;
-// - lengths of the rows, written once;
+// - constants of the units, and lengths of the rows, written once: registers are scarcer;
 // - barriers: a strip has come, and has been read, for each place in the ring.
 constexpr int SHARED = FRAGMENTS - HELD;
 constexpr int WEIGHTS_BYTES = 2 * SHARED * FRAGMENT_BYTES;
 constexpr int SUMS_AT = WEIGHTS_BYTES + RING * STRIP_BYTES;
-constexpr int LENGTHS_AT = SUMS_AT + (PARTS == 1 ? 8 * TILE_QUADS * 16 : 0);
+constexpr int CONSTANTS_AT = SUMS_AT + (PARTS == 1 ? 8 * TILE_QUADS * 16 : 0);
+constexpr int LENGTHS_AT = CONSTANTS_AT + ConstantsOf<1>::COUNT * U * 2;
 constexpr int BARRIERS_AT = LENGTHS_AT + ROWS * 4;
 static_assert(BARRIERS_AT + RING * 16 == GATEWISE_SHARED_BYTES);
 
@@ -206,6 +207,11 @@ struct WideBlock : Position {
         to[(i - held_before(i)) * 128] = w;
       }
     }
+    if (threadIdx.x < U) {
+      ConstantsOf<1> one;
+      one.fetch(a, Spot(a, d, 0, p * U + threadIdx.x));
+      one.template put<U>(constants() + threadIdx.x);
+    }
     if (given<LENGTHS>(a.lengths)) {
       for (int row = threadIdx.x; row < ROWS; row += WORKERS) {
         const int n = group * ROWS + row;
@@ -216,6 +222,7 @@ struct WideBlock : Position {
     workers_meet();
   }
 
+  __device__ __forceinline__ Storage<E>* constants() const { return reinterpret_cast<Storage<E>*>(room + CONSTANTS_AT); }
   __device__ __forceinline__ int* lengths() const { return reinterpret_cast<int*>(room + LENGTHS_AT); }
 
   // The thread's point i: a unit of the block, which has sets of 16, and a row of the group.
@@ -224,8 +231,14 @@ struct WideBlock : Position {
   __device__ __forceinline__ int unit(int i) const { return set(i / 4) * 16 + lane / 4 * 2 + i % 2; }
   __device__ __forceinline__ int row(int i) const { return in_set(i / 4) / 32 * 8 + lane % 4 * 2 + i % 4 / 2; }
   __device__ __forceinline__ int length(int i) const { return given<LENGTHS>(a.lengths) ? lengths()[row(i)] : int(a.T); }
+  __device__ __forceinline__ bool takes(int i, int t) const { return !given<LENGTHS>(a.lengths) || t < length(i); }
   __device__ __forceinline__ Spot spot(int i) const { return Spot(a, d, group * ROWS + row(i), p * U + unit(i), WIDTH); }
   __device__ __forceinline__ bool pads(int i) const { return HP != H && p * U + unit(i) >= H; }
+  template <class Inputs>
+  __device__ __forceinline__ void take_constants(Inputs (&inputs)[POINTS / WIDTH]) const {
+#pragma unroll
+    for (int i = 0; i < POINTS; i += WIDTH) inputs[i / WIDTH].constants.template take<U>(constants() + unit(i));
+  }
 
   // A product; its sums are on their way to their owners when it returns.
   __device__ __forceinline__ void multiply(u32 turn) const {
@@ -331,11 +344,10 @@ struct WideBlock : Position {
     u32* chunk = operands_of(a, turn) + p * (CHUNK * ROWS / 2);
 #pragma unroll
     for (int i = 0; i < POINTS; i += 2) {
+      const u32 k = unit(i), n = row(i);
+      u32* to = chunk + ((k / 8 * NT + n / 8) * 8 + n % 8) * 4 + k % 8 / 2;
 #pragma unroll
-      for (int gate = 0; gate < DEPTH; ++gate) {
-        const int k = gate * U + unit(i), n = row(i);
-        chunk[((k / 8 * NT + n / 8) * 8 + n % 8) * 4 + k % 8 / 2] = E::word(value(i, gate), value(i + 1, gate));
-      }
+      for (int gate = 0; gate < DEPTH; ++gate) to[gate * (U * ROWS / 2)] = E::word(value(i, gate), value(i + 1, gate));
     }
     before_copies();
     workers_meet();

@@ -6,7 +6,7 @@ namespace gatewise {
 struct ForwardBlock : WideBlock {
   using WideBlock::WideBlock;
   ForwardInputsOf<WIDTH> inputs[POINTS / WIDTH];  // of the next step
-  V h[POINTS], c[POINTS];        // carried
+  V h[POINTS], c[POINTS];  // carried
 
   __device__ __forceinline__ void hand_on_operands(u32 turn, const V (&operand)[POINTS]) const {
     hand_on(turn, [&](int i, int) { return pads(i) ? V(0) : operand[i]; });
@@ -37,6 +37,7 @@ struct ForwardBlock : WideBlock {
   __device__ __forceinline__ void run_step(int step) {
     const Moment now(a, time(step));
     multiply(step);
+    take_constants(inputs);
     ForwardPoint points[POINTS];
 #pragma unroll
     for (int i = 0; i < POINTS; ++i) points[i].prepare(inputs[i / WIDTH], now.t, h[i], c[i], i % WIDTH);
@@ -52,6 +53,9 @@ struct ForwardBlock : WideBlock {
     }
     const bool goes_on = step + 1 < int(a.T);
     if (goes_on) hand_on_operands(step + 1, operand);
+    // Asked anew: else the compiler would keep results apart from what is carried, and there are no registers for both.
+#pragma unroll
+    for (int i = 0; i < POINTS; ++i) points[i].active = takes(i, now.t);
 #pragma unroll
     for (int i = 0; i < POINTS; i += WIDTH) write_results<WIDTH>(a, spot(i), now, points + i);
     if (goes_on) fetch(step + 1);

@@ -40,6 +40,7 @@ struct GradientBlock : WideBlock {
       multiply(turn - 1);
       cross(turn - 1, time(step + 1));
     }
+    take_constants(inputs);
     GradientPoint points[POINTS];
     V du[G][POINTS];
 #pragma unroll
@@ -56,11 +57,9 @@ struct GradientBlock : WideBlock {
     for (int i = 0; i < POINTS; i += 2) {
       const u32 n = group * ROWS + row(i);
       if (n >= u32(a.N)) continue;
+      Storage<E>* to = results + ((n * u32(a.D) + d) * (G * HP) + p * U + unit(i));
 #pragma unroll
-      for (int g = 0; g < G; ++g) {
-        const u32 at = ((n * u32(a.D) + d) * G + SLOT[g]) * HP + p * U + unit(i);
-        *reinterpret_cast<u32*>(results + at) = E::word(du[g][i], du[g][i + 1]);
-      }
+      for (int g = 0; g < G; ++g) *reinterpret_cast<u32*>(to + SLOT[g] * HP) = E::word(du[g][i], du[g][i + 1]);
     }
 #pragma unroll
     for (int i = 0; i < POINTS; i += WIDTH) write_dx<0, WIDTH>(a, spot(i), now, points + i);

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...problem import Problem
 from .. import cpu
-from . import driver, kernels
+from . import driver
 from .planner import Plan, choose, current_wish
 
 name = "cuda"
@@ -52,5 +52,5 @@ def gradients(problem: Problem) -> dict[str, Any]:
 
 def plan(problem: Problem, backward: bool = False, exact: bool = False, device: driver.Device | None = None) -> Plan:
     """How the call would run on a GPU: on this machine's first one, unless another is described."""
-    p, device = problem, device or driver.device(0)
-    return choose(p.cell, backward, p.N, p.H, p.D, p.dtype.name, exact, device, current_wish(), kernels.options(p, backward))
+    p = problem
+    return choose(p.cell, backward, p.N, p.H, p.D, p.dtype.name, exact, device or driver.device(0), current_wish())

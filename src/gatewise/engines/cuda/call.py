@@ -78,7 +78,7 @@ class Call:
             if len(_prepared) >= _MOST_PREPARED:
                 _prepared.clear()
             device = driver.device(self.index)
-            plan = choose(p.cell, backward, p.N, p.H, p.D, self.dtype, self.exact, device, current_wish(), self.options)
+            plan = choose(p.cell, backward, p.N, p.H, p.D, self.dtype, self.exact, device, current_wish())
             prepared = _prepared[key] = Prepared(plan)
         self.prepared = prepared
         self.plan = prepared.plan

@@ -130,12 +130,10 @@ def predict(tiling: Tiling, directions: int, device: Device) -> float:
     return _ALL[tiling.backward] * one * ceil_div(tiling.groups * tiling.blocks * directions, int(room))
 
 
-def _fastest(
-    found: list[Tiling | WideTiling], N: int, directions: int, options: int, device: Device
-) -> tuple[float, Tiling | WideTiling]:
+def _fastest(found: list[Tiling | WideTiling], N: int, directions: int, device: Device) -> tuple[float, Tiling | WideTiling]:
     """The way that is predicted to be the fastest, and its microseconds per step."""
     timed: list[tuple[float, Tiling | WideTiling]] = [(t.predict(N, directions), t) for t in found if isinstance(t, WideTiling)]
-    turns = [(t.predict(N, directions, options), t) for t in found if isinstance(t, RelayTiling)]
+    turns = [(t.predict(N, directions), t) for t in found if isinstance(t, RelayTiling)]
     ranked = [(predict(t, directions, device), t) for t in found if type(t) is Tiling]
     if ranked:
         alone, tiling = min(ranked, key=lambda pair: pair[0])
@@ -205,19 +203,9 @@ def _candidates(
 
 @lru_cache(maxsize=1024)
 def choose(
-    cell: Cell,
-    backward: bool,
-    N: int,
-    H: int,
-    directions: int,
-    dtype: str,
-    exact: bool,
-    device: Device,
-    wanted: Wish,
-    options: int = 1,
+    cell: Cell, backward: bool, N: int, H: int, directions: int, dtype: str, exact: bool, device: Device, wanted: Wish
 ) -> Plan:
-    """The plan for the forward or the gradient part of a call. `options` as `kernels.options` numbers them; 1 is a call with a
-    bias and nothing else."""
+    """The plan for the forward or the gradient part of a call."""
     if N == 0:
         return Plan("steps", "there are no rows")
     if dtype == "float64" or (dtype == "float32" and exact):
@@ -240,7 +228,7 @@ def choose(
         found = [found[wanted.pick % len(found)]]
     if wanted.starve:
         found = [_starved(tiling) for tiling in found]
-    time, tiling = _fastest(found, N, directions, options, device)
+    time, tiling = _fastest(found, N, directions, device)
     if wanted == Wish() and is_library():
         steps = predict_steps(cell, backward, N, H, directions, ELEMENT_BYTES[dtype])
         # The steps family's model was fitted beside `predict`; forward, calls with many rows are slower.
@@ -248,7 +236,7 @@ def choose(
         slower = alone if backward else max(time, alone)
         others = [tiling for tiling in found if type(tiling) is not Tiling]
         if steps < slower and type(tiling) is Tiling and others:
-            time, tiling = _fastest(others, N, directions, options, device)
+            time, tiling = _fastest(others, N, directions, device)
             slower = time
         if steps < slower:
             return Plan("steps", f"a step has so much work that it pays to leave its products to {library()}", None, steps)

@@ -16,8 +16,6 @@ _LOOK_AFTER = 700  # cycles: between handing on and looking for what others hand
 # memory; of sums there; that all blocks read of L2; for a gate of a pair of points of every thread; for 10^9 flops of the
 # input's product in 16 bits, for I = H.
 _TIMES = (0.45, 5.0, 7.5, 0.1, 0.2, 1.6)
-# ... and of a step with a peephole, a mask, lengths or resets, as measured for the first three together at N 64, H 512.
-_OPTIONS = 0.6
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,9 @@ class RelayTiling(Tiling):
     def reduction_bytes(self) -> int:
         return super().reduction_bytes() // 2  # one buffer
 
-    def carry_bytes(self) -> int:
-        return 0
-
     @property
     def shared_bytes(self) -> int:
-        return super().shared_bytes + 5 * 8 + 2 * 4  # barriers and clocks
+        return self.weight_bytes(0) * self.shared[0] + self.reduction_bytes() + 5 * 8 + 2 * 4  # barriers and clocks
 
     def macros(self) -> dict[str, str]:
         return super().macros() | {"GATEWISE_HOPPER": "1", "GATEWISE_MATHS_THREADS": str(_MATHS_THREADS)}
@@ -54,14 +49,13 @@ class RelayTiling(Tiling):
     def look_after(self, N: int, directions: int) -> int:
         return _LOOK_AFTER
 
-    def predict(self, N: int, directions: int, options: int = 1) -> float:
-        """Microseconds per step, by estimate. `options` as `kernels.options` numbers them."""
+    def predict(self, N: int, directions: int) -> float:
+        """Microseconds per step, by estimate."""
         step, weights, sums, read, gate, flops = _TIMES
         gates = len(self.cell.gates)
         pairs = ceil_div(self.units // 16 * self.column_tiles * 64, _MATHS_THREADS)
         return (
             step
-            + (_OPTIONS if self.cell.peephole or options > 1 else 0.0)
             + (weights * self.weight_bytes(0) * self.shared[0] + sums * self.reduction_bytes()) / 1e6
             + read * self.groups * directions * self.blocks * self.operand_bytes() / 1e6
             + gate * gates * pairs

@@ -34,13 +34,13 @@ def jobs(
     directions = 2 if descriptor.bidirectional else 1
     found: list[Job] = [("arrays.cu", kernels.array_macros(dtype))]
     for backward in (False, True) if gradient else (False,):
-        taken = options & (0b111110 if backward else 0b001111)
-        plan = choose(cell, backward, N, H, directions, dtype, exact, device, wanted or Wish(), taken)
+        plan = choose(cell, backward, N, H, directions, dtype, exact, device, wanted or Wish())
         padded = H if plan.tiling is None else plan.tiling.padded
         widened = input_weight and not backward and dtype in ("float16", "bfloat16")
         common = kernels.macros(
             cell, activations_of(descriptor), order_of(descriptor), dtype, "float32" if widened else dtype, H, padded
         )
+        taken = options & (0b111110 if backward else 0b001111)
         if plan.tiling is None:
             found.append(("steps.cu", common | kernels.StepsCut(cell, N, H, directions, backward).macros(taken)))
         else:

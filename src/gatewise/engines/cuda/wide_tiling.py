@@ -82,7 +82,8 @@ class WideTiling:
     def shared_bytes(self) -> int:
         weights = 2 * (self.fragments - self.held) * _FRAGMENT_BYTES
         sums = self._block_sums * 4 if self.parts == 1 else 0
-        return weights + _RING * (_STRIP * self.rows * 2 + 16) + sums + 4 * self.rows
+        constants = (2 * len(self.cell.gates) + 1) * self.units * 2
+        return weights + _RING * (_STRIP * self.rows * 2 + 16) + sums + constants + 4 * self.rows
 
     @property
     def packed_bytes(self) -> int:
