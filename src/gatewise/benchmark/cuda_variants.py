@@ -18,8 +18,8 @@ VARIANTS = (
     Variant("peephole, mask, hard sigmoid, lengths", "lstm", peephole=True, mask=True, hard_sigmoid=True, lengths=True),
     Variant("reset before", "gru", reset_before=True),
 )
-SHAPES = (Shape(512, 64, 256, 256), Shape(512, 64, 512, 512))
-QUICK = SHAPES[1:]
+SHAPES: tuple[Shape, ...] = (Shape(512, 64, 256, 256), Shape(512, 64, 512, 512))
+QUICK: tuple[Shape, ...] = SHAPES[1:]
 
 
 def _ours(work: Work, mode: str, place: Callable[[Any], Any]) -> Callable[[], Any]:

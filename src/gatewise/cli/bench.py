@@ -105,13 +105,14 @@ def cuda(
     from gatewise.benchmark import cuda_plot, cuda_variants
     from gatewise.engines.cuda.planner import FAMILIES, wish
 
-    sizes = bench.QUICK if quick else bench.SHAPES
+    sizes, with_options = (bench.QUICK, cuda_variants.QUICK) if quick else (bench.SHAPES, cuda_variants.SHAPES)
     try:
         chosen = parse_names("cells", cells, bench.CELLS), parse_names("dtypes", dtypes, bench.DTYPES)
         if family is not None and family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         if shapes is not None:
-            sizes = tuple((each.T, each.N, each.I, each.H, each.D) for each in parse_shapes(shapes))
+            with_options = parse_shapes(shapes)
+            sizes = tuple((each.T, each.N, each.I, each.H, each.D) for each in with_options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     report: dict[str, Any] = {"machine": bench.machine(), "rows": [], "variants": []}
@@ -122,8 +123,7 @@ def cuda(
                 typer.echo(bench.markdown([row]).splitlines()[2], err=True)  # to be seen meanwhile; the table is the result
         typer.echo(bench.markdown(report["rows"]))
     if variants:
-        variant_shapes = cuda_variants.QUICK if quick else cuda_variants.SHAPES
-        report["variants"] = list(cuda_variants.measure(chosen[1][:1], variant_shapes, compiled))
+        report["variants"] = list(cuda_variants.measure(chosen[1][:1], with_options, compiled))
         typer.echo(cuda_variants.markdown(report["variants"]))
     report["host_us_per_call"] = bench.host_microseconds()
     typer.echo(f"a small forward call costs the host {report['host_us_per_call']:.1f} us")
