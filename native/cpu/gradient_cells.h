@@ -24,7 +24,7 @@ struct GradientRow {
   static constexpr int G = Cell::gates;
   SavedRow<G> saved;
   Real *dh, *dc;
-  Real *du, *dx;  // of the phase's first gate; the others lie `padded` apart
+  Real *du, *dx;  // of the phase's first gate; the others lie H apart
   Real* operand;  // of the second phase
   Real* next;     // of the step after this one; null: it is not made here
   const Real *q, *peephole;
@@ -108,13 +108,6 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
       if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e);
     }
     Cell::template gradient<PHASE>(act, v);
-    if constexpr (LANES != Lanes::all) {
-      // The products run over the padding too, where 0 * inf must not become a NaN for everybody.
-      for (int g = first; g < first + count; ++g) {
-        v.du[g] = only_units<Real>(v.du[g], left);
-        if constexpr (Cell::dx_differs) v.dx[g] = only_units<Real>(v.dx[g], left);
-      }
-    }
     if constexpr (Cell::restores_state) {
       if (in.next != nullptr) {
         Cell::restore(act, v);
@@ -133,9 +126,9 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
   }
   if constexpr (Cell::phases == 2 && PHASE == 0) v.operand.store(in.operand + unit);
   for (int g = first; g < first + count; ++g) {
-    const int64_t place = (g - first) * in.padded + unit;
-    v.du[g].store(in.du + place);
-    if constexpr (Cell::dx_differs) v.dx[g].store(in.dx + place);
+    const int64_t place = (g - first) * H + unit;
+    Units::store(in.du, Native<Real>::dtype, place, v.du[g], left);
+    if constexpr (Cell::dx_differs) Units::store(in.dx, Native<Real>::dtype, place, v.dx[g], left);
     if (!run.has_input()) {
       const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
       Units::store(call.d_source, call.dtype, in.saved.gate[g] + unit, value, left);
@@ -146,7 +139,6 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
 // The cell's gradient on some rows and blocks. `e`, for a phase that needs it, belongs to a single block.
 template <class Real, class Cell, class Act, int PHASE>
 void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int64_t first_row, int64_t rows, const Real* e) {
-  constexpr int lanes = Vec<Real>::lanes;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
@@ -157,13 +149,6 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
     each_vector<Real, true>(call.dtype, 1, end - first, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
       gradient_vector<Real, Cell, Act, PHASE, kind.value>(step, in, act, n, first + at, active, e == nullptr ? e : e + at);
     });
-    // Units that only pad the last block give nothing.
-    for (int64_t unit = (end + lanes - 1) / lanes * lanes; unit < blocks.end * width; unit += lanes) {
-      for (int k = 0; k < Cell::gate_count[PHASE]; ++k) {
-        Vec<Real>(0.0).store(in.du + k * in.padded + unit);
-        if (Cell::dx_differs) Vec<Real>(0.0).store(in.dx + k * in.padded + unit);
-      }
-    }
   }
 }
 

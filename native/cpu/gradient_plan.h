@@ -60,7 +60,8 @@ struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
   static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
   static constexpr int64_t n_block = 512;  // their columns per pass
-  // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory.
+  // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory. So is
+  // du where vectors of it are added up.
   static constexpr int64_t packed_rows = (most_rows + lanes - 1) / lanes * lanes;
 
   const Call call;
@@ -78,7 +79,7 @@ struct alignas(page) GradientPlan {
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step
-  int64_t depth[2] = {0, 0};                       // columns of du per phase
+  int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H]
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   Panels<Real> back_panels[2], source_panels[2], product_panels;
@@ -100,7 +101,7 @@ struct alignas(page) GradientPlan {
   int phase_of(int gate) const { return cell.phases == 2 && gate >= cell.first_gate[1] ? 1 : 0; }
   // du of a gate's block within its phase's row.
   int64_t du_column(int gate, int64_t block) const {
-    return (gate - cell.first_gate[phase_of(gate)]) * units.padded + block * units.width;
+    return (gate - cell.first_gate[phase_of(gate)]) * call.H + block * units.width;
   }
   // Where in R or W the rows of a gate begin.
   int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
@@ -155,8 +156,8 @@ struct alignas(page) GradientPlan {
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
-      depth[phase] = units.blocks * cell.gate_count[phase] * units.width;
-      du_stride[phase] = spread<Real>(depth[phase]);
+      depth[phase] = cell.gate_count[phase] * H;
+      du_stride[phase] = spread<Real>((depth[phase] + lanes - 1) / lanes * lanes);
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
@@ -240,16 +241,15 @@ struct alignas(page) GradientPlan {
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
       const int64_t row = weight_row(d, g) + block * width, k = du_column(g, block);
-      for (int64_t lane = 0; lane < width; ++lane) {  // row by row, as they lie in memory
-        const bool exists = lane < exist;
+      for (int64_t lane = 0; lane < exist; ++lane) {  // row by row, as they lie in memory
         for (int64_t b = 0; b < units.blocks; ++b) {
           pack_row(back_panel(phase, d, b) + (k + lane) * width, width, call.recurrent_weight, call.dtype,
-                   (row + lane) * H + b * width, exists ? H - b * width : 0);
+                   (row + lane) * H + b * width, H - b * width);
         }
         for (int64_t i = 0, number = 0; has_input() && i < input_columns; i += wide * lanes, ++number) {
           const int64_t tile = vectors_at(i, input_columns) * lanes;
           pack_row(source_panel(phase, d, number) + (k + lane) * tile, tile, call.input_weight, call.dtype,
-                   (row + lane) * call.I + i, exists ? call.I - i : 0);
+                   (row + lane) * call.I + i, call.I - i);
         }
       }
     }

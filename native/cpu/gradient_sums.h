@@ -18,7 +18,11 @@ struct GradientSums : GradientPlan<Real> {
       Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
   using Base::Base;
 
-  // Where the sums of one run of `width` weight rows are, and the length of a row.
+  // The columns of du, which are rows of the weights, are taken in runs of `width`.
+  int64_t run_count(int phase) const { return (depth[phase] + units.width - 1) / units.width; }
+  int64_t run_rows(int phase, int64_t run) const { return std::min(units.width, depth[phase] - run * units.width); }
+
+  // Where the sums of a run are, and the length of a row.
   struct Sums {
     Real* at;
     int64_t stride;
@@ -27,7 +31,7 @@ struct GradientSums : GradientPlan<Real> {
                int64_t padded) const {
     section -= in_place(columns);
     if (section >= 0) return {apart[phase].in(arena, section) + run * units.width * padded, padded};
-    return {static_cast<Real*>(result) + result_row(phase, d, run) * columns, columns};
+    return {static_cast<Real*>(result) + result_row(phase, d, run * units.width) * columns, columns};
   }
   Sums recurrent_sums(int section, int phase, int d, int64_t run) const {
     return sums_of(section, phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns);
@@ -35,10 +39,9 @@ struct GradientSums : GradientPlan<Real> {
   Sums input_sums(int section, int phase, int d, int64_t run) const {
     return sums_of(section, phase, d, run, d_input, call.d_input_weight, call.I, input_columns);
   }
-  // The first of these rows in the weight.
-  int64_t result_row(int phase, int d, int64_t run) const {
-    const int gate = cell.first_gate[phase] + static_cast<int>(run / units.blocks);
-    return weight_row(d, gate) + run % units.blocks * units.width;
+  // The row of the weight that a column of du belongs to.
+  int64_t result_row(int phase, int d, int64_t column) const {
+    return weight_row(d, cell.first_gate[phase] + static_cast<int>(column / call.H)) + column % call.H;
   }
 
   // One row of a right operand: `count` numbers from `index` on.
@@ -48,13 +51,13 @@ struct GradientSums : GradientPlan<Real> {
     int64_t index, count;
   };
 
-  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of `width` rows m.
+  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of rows m.
   template <class SumsOf, class Right>
-  void weight_gradient(int thread, const Real* left, int64_t left_stride, const Range& runs, int64_t rows, bool begun,
-                       int64_t columns, SumsOf sums, Right right) const {
+  void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun, int64_t columns,
+                       SumsOf sums, Right right) const {
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
-    const Groups groups(units.width, tile_rows(wide));
+    const int64_t left_stride = du_stride[phase];
     for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
       const int64_t n1 = std::min(n0 + n_block, columns);
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
@@ -68,6 +71,7 @@ struct GradientSums : GradientPlan<Real> {
         }
         for (int64_t run = runs.begin; run < runs.end; ++run) {
           const Sums to = sums(run);
+          const Groups groups(run_rows(phase, run), tile_rows(wide));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
             for (int64_t k = 0; k < depth_here; ++k) {
@@ -89,16 +93,16 @@ struct GradientSums : GradientPlan<Real> {
   void weight_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps, bool begun) const {
     const int64_t section = own.section.size(), rows = steps * section, I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range runs = part(depth[phase] / units.width, crew_size, own.member);
+      const Range runs = part(run_count(phase), crew_size, own.member);
       if (runs.size() == 0) continue;
       const Real* operands = operand[phase].in(arena, own.crew);
       weight_gradient(
-          own.thread, du[phase].in(arena, own.crew), du_stride[phase], runs, rows, begun, state_columns,
+          own.thread, phase, du[phase].in(arena, own.crew), runs, rows, begun, state_columns,
           [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
           [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
       if (!has_input()) continue;
       weight_gradient(
-          own.thread, source_rows(phase).in(arena, own.crew), du_stride[phase], runs, rows, begun, input_columns,
+          own.thread, phase, source_rows(phase).in(arena, own.crew), runs, rows, begun, input_columns,
           [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](int64_t k) {
             const int64_t t = t0 + k / section, n = own.section.begin + k % section;
@@ -121,8 +125,8 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
-  // Sums over rows for the bias, the peephole and the secondary bias of some blocks. They lie [gate][padded]. Rows that take no
-  // part hold zeros.
+  // Sums over rows for the bias, the peephole and the secondary bias of some blocks. They lie [gate][padded], with anything in the
+  // padding. Rows that take no part hold zeros.
   void bias_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps) const {
     const Range blocks = part(units.blocks, crew_size, own.member);
     const int64_t first = blocks.begin * units.width, columns = blocks.size() * units.width, rows = steps * own.section.size();
@@ -140,13 +144,13 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   void peephole_gradients(const GradientPart<Real>& own, int g, const Range& range, int d, int64_t t0, int64_t steps) const {
-    const int64_t column = g * units.padded, section = own.section.size();
+    const int64_t section = own.section.size();
     for (int64_t k = 0; k < steps * section; ++k) {
       const int64_t t = t0 + k / section, n = own.section.begin + k % section;
       if (!call.active(t, n)) continue;
       for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
-        Real* to = d_peephole.in(arena, own.number) + column + unit;
-        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + column + unit);
+        Real* to = d_peephole.in(arena, own.number) + g * units.padded + unit;
+        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + g * call.H + unit);
         (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
       }
     }
@@ -167,7 +171,7 @@ struct GradientSums : GradientPlan<Real> {
                          Real* C, int64_t ldc, bool add) const {
     for (int k = 0; k < cell.gate_count[phase]; ++k) {
       const Real* B = static_cast<const Real*>(weight) + weight_row(d, cell.first_gate[phase] + k) * width;
-      row_products(rows, columns.size(), call.H, A + k * units.padded, du_stride[phase], B + columns.begin, width,
+      row_products(rows, columns.size(), call.H, A + k * call.H, du_stride[phase], B + columns.begin, width,
                    C, ldc, add || k > 0);
     }
   }
@@ -245,10 +249,11 @@ struct GradientSums : GradientPlan<Real> {
     const int64_t first = blocks.begin * units.width, count = blocks.size() * units.width;
     for (int section = 1; section < sections; ++section) {
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const Range runs = part(depth[phase] / units.width, team, thread);
+        const Range runs = part(run_count(phase), team, thread);
         for (int64_t run = runs.begin; run < runs.end; ++run) {
-          add(recurrent_sums(0, phase, d, run), recurrent_sums(section, phase, d, run), units.width, state_columns);
-          if (has_input()) add(input_sums(0, phase, d, run), input_sums(section, phase, d, run), units.width, input_columns);
+          const int64_t rows = run_rows(phase, run);
+          add(recurrent_sums(0, phase, d, run), recurrent_sums(section, phase, d, run), rows, state_columns);
+          if (has_input()) add(input_sums(0, phase, d, run), input_sums(section, phase, d, run), rows, input_columns);
         }
       }
       const auto add_gates = [&](const Pieces<Real>& sums, int gates) {
@@ -263,17 +268,15 @@ struct GradientSums : GradientPlan<Real> {
   void hand_over_sums(int thread, int d) const {
     const int64_t H = call.H, GH = cell.gates * H, width = units.width;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range runs = part(depth[phase] / width, team, thread);
+      const Range runs = part(run_count(phase), team, thread);  // those this thread has added up
       const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
-      for (int64_t run = runs.begin; run < runs.end && !all_in_place; ++run) {
-        for (int64_t i = 0; i < std::min(width, H - run % units.blocks * width); ++i) {
-          const int64_t row = result_row(phase, d, run) + i, k = run * width + i;
-          if (!in_place(H)) {
-            write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
-          }
-          if (has_input() && !in_place(call.I)) {
-            write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena, 0) + k * input_columns, call.I);
-          }
+      for (int64_t k = runs.begin * width; k < std::min(runs.end * width, depth[phase]) && !all_in_place; ++k) {
+        const int64_t row = result_row(phase, d, k);
+        if (!in_place(H)) {
+          write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
+        }
+        if (has_input() && !in_place(call.I)) {
+          write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena, 0) + k * input_columns, call.I);
         }
       }
     }
