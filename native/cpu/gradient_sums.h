@@ -150,7 +150,7 @@ struct GradientSums : GradientPlan<Real> {
       if (!call.active(t, n)) continue;
       for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
         Real* to = d_peephole.in(arena, own.number) + g * units.padded + unit;
-        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + g * call.H + unit);
+        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + du_column(g, 0) + unit);
         (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
       }
     }
