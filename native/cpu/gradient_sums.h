@@ -139,31 +139,31 @@ struct GradientSums : GradientPlan<Real> {
         add_rows(d_secondary_bias.in(arena, own.number) + first, du[phase].in(arena, own.crew) + column, du_stride[phase], rows,
                  columns);
       }
-      if (cell.peephole) peephole_gradients(own, g, {first, std::min(first + columns, call.H)}, d, t0, steps);
     }
+    if (cell.peephole) peephole_gradients(own, {first, std::min(first + columns, call.H)}, d, t0, steps);
   }
 
-  void peephole_gradients(const GradientPart<Real>& own, int g, const Range& range, int d, int64_t t0, int64_t steps) const {
-    const int64_t section = own.section.size();
+  void peephole_gradients(const GradientPart<Real>& own, const Range& range, int d, int64_t t0, int64_t steps) const {
+    const int64_t section = own.section.size(), last = cell.gates - 1;
     for (int64_t k = 0; k < steps * section; ++k) {
       const int64_t t = t0 + k / section, n = own.section.begin + k % section;
       if (!call.active(t, n)) continue;
+      // The cell that the gates' peepholes multiplied at this step, and the output gate's.
+      const Earlier old = this->earlier(call.cell_given, call.init_cell, d, t, before(d, t), n);
+      const Earlier made{call.cell_given, ((t * call.N + n) * call.D + d) * call.H};
       for (int64_t unit = range.begin; unit < range.end; unit += lanes) {
-        Real* to = d_peephole.in(arena, own.number) + g * units.padded + unit;
-        const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + du_column(g, 0) + unit);
-        (Vec<Real>::load(to) + u * seen_cell(d, t, n, unit, g == cell.gates - 1)).store(to);
+        const auto seen = [&](const Earlier& cells) {
+          if (cells.from == nullptr) return Vec<Real>(0.0);
+          return load_units<Real>(cells.from, call.dtype, cells.index + unit, call.H - unit);
+        };
+        const Vec<Real> before_step = seen(old), by_output = cell.output_sees_new_cell ? seen(made) : before_step;
+        for (int g = 0; g < cell.gates; ++g) {
+          Real* to = d_peephole.in(arena, own.number) + g * units.padded + unit;
+          const Vec<Real> u = Vec<Real>::load(du[0].in(arena, own.crew) + k * du_stride[0] + du_column(g, 0) + unit);
+          (Vec<Real>::load(to) + u * (g == last ? by_output : before_step)).store(to);
+        }
       }
     }
-  }
-
-  // The cell value a gate's peephole multiplied at step t.
-  Vec<Real> seen_cell(int d, int64_t t, int64_t n, int64_t unit, bool output) const {
-    if (output && cell.output_sees_new_cell) {
-      return load_units<Real>(call.cell_given, call.dtype, ((t * call.N + n) * call.D + d) * call.H + unit, call.H - unit);
-    }
-    const Earlier earlier = this->earlier(call.cell_given, call.init_cell, d, t, before(d, t), n);
-    if (earlier.from == nullptr) return Vec<Real>(0.0);
-    return load_units<Real>(earlier.from, call.dtype, earlier.index + unit, call.H - unit);
   }
 
   // C = du R, or dx W, with some columns of the weight as the caller gave it.
