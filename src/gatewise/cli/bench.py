@@ -73,7 +73,7 @@ def cpu(
 @app.command("cuda")
 def cuda(
     shapes: Annotated[
-        str | None, typer.Option(help="Shapes as 'T,N,I,H;T,N,I,H,bi;…' (bi: both directions).", metavar="SHAPES")
+        str | None, typer.Option(help="Shapes of both tables: 'T,N,I,H;T,N,I,H,bi;…' (bi: two directions).", metavar="SHAPES")
     ] = None,
     cells: Annotated[str, typer.Option(help="Some of lstm,gru,gru_before.")] = "lstm,gru",
     dtypes: Annotated[str, typer.Option(help="Some of bfloat16,float16,float32.")] = "bfloat16,float16,float32",
