@@ -109,6 +109,13 @@ def test_larger_sizes(engine: str) -> None:
         assert check_case(case, engine) == [], str(case)
 
 
+def test_short_calls(engine: str) -> None:
+    """Weights that are used where they lie, and their gradients, in strips of every width."""
+    sizes = {"T": (1, 1, 2, 4), "N": (1, 2, 4), "H": (256, 130, 70), "I": (7, 600, 256, 90)}
+    for case in cases_with(36, 14, dtype=("float32", "float64"), **sizes):
+        assert check_case(case, engine) == [], str(case)
+
+
 def test_long_sequences(engine: str) -> None:
     for case in cases_with(12, 4, T=300, N=(1, 3), H=(5, 20), I=4):
         assert check_case(case, engine) == [], str(case)

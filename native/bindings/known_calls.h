@@ -5,7 +5,6 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <cstddef>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "bindings/memory.h"
+#include "bindings/numpy_arrays.h"
 #include "cpu/call.h"
 
 namespace gatewise {
@@ -26,8 +26,6 @@ namespace nb = nanobind;
 
 class KnownCalls {
  public:
-  KnownCalls() : empty_(nb::module_::import_("numpy").attr("empty")), plain_(nb::module_::import_("numpy").attr("ndarray")) {}
-
   // Notes a call that has been checked. `given` are its arguments by name; `results` are the names of its results, each with
   // the shape and dtype that numpy.empty is to make.
   void keep(const char* operation, nb::handle descriptor, const nb::dict& given, const Call& call, const nb::list& results) {
@@ -38,13 +36,17 @@ class KnownCalls {
       if (is_absent(name.ptr(), value.ptr(), descriptor)) continue;
       const int place = place_of(nb::cast<std::string>(name));
       if (get(call, place) != arguments.data[known.inputs.size()]) return;  // the engine works on a copy
-      known.names.push_back(nb::borrow(name));
+      known.held.push_back(nb::borrow(name));
+      known.held.push_back(nb::borrow(NumpyArray::of(value).dtype));
       known.inputs.push_back(place);
     }
     for (nb::handle each : results) {
-      known.results.push_back({place_of("=" + nb::cast<std::string>(each[0])), nb::object(each[1]), nb::object(each[2])});
+      known.results.push_back({place_of("=" + nb::cast<std::string>(each[0])), {}, nb::object(each[2])});
       size_t bytes = nb::cast<size_t>(each[2].attr("itemsize"));
-      for (nb::handle length : nb::object(each[1])) bytes *= nb::cast<size_t>(length);
+      for (nb::handle length : nb::object(each[1])) {
+        known.results.back().shape.push_back(nb::cast<Py_ssize_t>(length));
+        bytes *= nb::cast<size_t>(length);
+      }
       known.large = known.large || bytes >= worth_keeping;
     }
     if (++count_ > most) {
@@ -70,8 +72,8 @@ class KnownCalls {
     std::optional<KeptMemory> memory;
     if (known->large) memory.emplace();  // a fresh result costs a page fault for every 4 KiB, often more than the call itself
     for (const auto& [place, shape, dtype] : known->results) {
-      const nb::object made = empty_(shape, dtype);
-      set(call, place, nb::cast<nb::ndarray<nb::device::cpu>>(made, false).data());
+      const nb::object made = Numpy::get().make(shape, dtype);
+      set(call, place, NumpyArray::of(made).data);
       results.append(made);
     }
     memory.reset();
@@ -82,18 +84,19 @@ class KnownCalls {
  private:
   static constexpr int most = 1024;
   struct Arguments {
-    std::string layout;  // the operation, then name, kind and shape of each argument
+    std::string layout;  // the operation, then name, dtype and shape of each argument
     std::vector<const void*> data;
   };
   struct Made {
     int place;
-    nb::object shape, dtype;
+    std::vector<Py_ssize_t> shape;
+    nb::object dtype;
   };
   struct Known {
     Call call;
     nb::object descriptor;
-    std::vector<nb::object> names;  // of the arguments: a layout knows them by their addresses
-    std::vector<int> inputs;        // where in Call each argument's memory goes
+    std::vector<nb::object> held;  // the arguments' names and dtypes: a layout knows them by their addresses
+    std::vector<int> inputs;       // where in Call each argument's memory goes
     std::vector<Made> results;
     bool large;  // one of the results
   };
@@ -109,24 +112,18 @@ class KnownCalls {
     to.data.reserve(20);
     const auto add = [&](int64_t number) { to.layout.append(reinterpret_cast<const char*>(&number), sizeof number); };
     to.layout.append(operation);
+    const Numpy& numpy = Numpy::get();
     PyObject *name = nullptr, *value = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
       if (is_absent(name, value, descriptor)) continue;
-      nb::ndarray<nb::ro, nb::device::cpu> array;
-      if (!nb::handle(value).type().is(plain_) || !nb::try_cast(nb::handle(value), array, false)) return false;
-      const int64_t size = static_cast<int64_t>(array.itemsize());
-      if (size == 0 || reinterpret_cast<uintptr_t>(array.data()) % static_cast<uintptr_t>(size) != 0) return false;
+      if (!numpy.is_array(value)) return false;
+      const NumpyArray& array = NumpyArray::of(value);
+      if (!array.is_plain()) return false;
       add(reinterpret_cast<intptr_t>(name));
-      add(array.dtype().code * 256 + array.dtype().bits);
-      int64_t whole = 1;
-      for (size_t axis = array.ndim(); axis-- > 0;) {
-        const int64_t length = static_cast<int64_t>(array.shape(axis));
-        if (length != 1 && array.stride(axis) != whole) return false;
-        whole *= length;
-        add(length);
-      }
+      add(reinterpret_cast<intptr_t>(array.dtype));
+      for (int axis = 0; axis < array.axes; ++axis) add(array.shape[axis]);
       add(-1);
-      to.data.push_back(array.data());
+      to.data.push_back(array.data);
     }
     return true;
   }
@@ -194,7 +191,6 @@ class KnownCalls {
     return found->second;
   }
 
-  nb::object empty_, plain_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<const Known>>> known_;
   int count_ = 0;
 };

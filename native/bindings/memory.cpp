@@ -16,6 +16,8 @@
 #include <map>
 #include <mutex>
 
+#include "bindings/numpy_arrays.h"
+
 namespace gatewise {
 namespace {
 
@@ -143,40 +145,17 @@ struct Handler {
 };
 Handler handler{"gatewise", 1, nullptr, allocate, allocate_zeros, resize, release};
 
-using SetHandler = PyObject* (*)(PyObject*);
-SetHandler set_handler = nullptr;
-PyObject* capsule = nullptr;
-
-void find_numpy_memory() {
-  namespace nb = nanobind;
-  nb::object module;
-  try {
-    module = nb::module_::import_("numpy._core._multiarray_umath");
-  } catch (nb::python_error&) {
-    module = nb::module_::import_("numpy.core._multiarray_umath");  // before NumPy 2
-  }
-  void** functions = static_cast<void**>(PyCapsule_GetPointer(module.attr("_ARRAY_API").ptr(), nullptr));
-  if (functions == nullptr) throw nb::python_error();
-  constexpr int place_of_set_handler = 304;  // PyDataMem_SetHandler's number in NumPy's stable binary interface
-  set_handler = reinterpret_cast<SetHandler>(functions[place_of_set_handler]);
-  capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
-  if (capsule == nullptr) throw nb::python_error();
-}
-
 }  // namespace
 
 size_t kept_bytes() { return pool().bytes(); }
 size_t most_kept_bytes() { return pool().most_kept; }
 
 nanobind::object use_kept_memory() {
-  if (set_handler == nullptr) find_numpy_memory();
+  static PyObject* const capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
+  if (capsule == nullptr) throw nanobind::python_error();
   return use_memory(nanobind::borrow(capsule));
 }
 
-nanobind::object use_memory(nanobind::object wanted) {
-  PyObject* before = set_handler(wanted.ptr());
-  if (before == nullptr) throw nanobind::python_error();
-  return nanobind::steal(before);
-}
+nanobind::object use_memory(nanobind::object wanted) { return Numpy::get().set_memory_handler(wanted); }
 
 }  // namespace gatewise

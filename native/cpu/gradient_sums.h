@@ -51,10 +51,40 @@ struct GradientSums : GradientPlan<Real> {
     int64_t index, count;
   };
 
+  // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
+  template <class SumsOf, class Right>
+  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, int64_t columns, SumsOf sums,
+                             Right right) const {
+    constexpr int64_t most = 16;  // rows, see repays_packing
+    Real* A = packed_a.in(arena, thread);
+    Real* B = packed_b.in(arena, thread);
+    for (int64_t n = 0; n < columns; n += n_block) {
+      const int64_t width = std::min(n_block, columns - n);
+      for (int64_t k = 0; k < rows; ++k) {
+        const RightRow row = right(k);
+        pack_row(B + k * width, width, row.from, row.dtype, row.index + n, row.count - n);
+      }
+      for (int64_t run = runs.begin; run < runs.end; ++run) {
+        const Sums to = sums(run);
+        const int64_t count = run_rows(phase, run);
+        const Real* from = left + run * units.width;
+        if (rows == 1) {
+          outer_product(count, width, from, B, to.at + n, to.stride);
+          continue;
+        }
+        for (int64_t m = 0; m < count; ++m) {
+          for (int64_t k = 0; k < rows; ++k) A[m * most + k] = from[k * du_stride[phase] + m];
+        }
+        row_products(count, width, rows, A, most, B, width, to.at + n, to.stride, false);
+      }
+    }
+  }
+
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of rows m.
   template <class SumsOf, class Right>
   void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun, int64_t columns,
                        SumsOf sums, Right right) const {
+    if (!packed) return short_weight_gradient(thread, phase, left, runs, rows, columns, sums, right);
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
     const int64_t left_stride = du_stride[phase];

@@ -1,6 +1,6 @@
-// Products with a weight as the caller gave it, for calls too short to pay for packing it: with its rows (dot_products, forward)
-// and with its columns (row_products, gradients). Every sum has an order of its own that does not depend on how the work is
-// divided.
+// Products for calls too short to pay for packing their weights: with the rows of a weight as the caller gave it (dot_products,
+// forward), with its columns (row_products, gradients), and of one row with another (outer_product). Every sum has an order of its
+// own that does not depend on how the work is divided.
 #pragma once
 
 #include "cpu/product.h"
@@ -155,6 +155,27 @@ void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
       default: run(strips<Real, 4>); break;
     }
   }
+}
+
+// C[i * ldc + j] = a[i] * b[j] for whole vectors of columns: a strip of b stays in registers while the rows of C are written.
+template <class Real, int NV>
+void outer_strip(int64_t rows, const Real* a, const Real* b, Real* C, int64_t ldc) {
+  constexpr int lanes = Vec<Real>::lanes;
+  typename Vec<Real>::Native kept[NV];
+#pragma GCC unroll 16
+  for (int j = 0; j < NV; ++j) kept[j] = Vec<Real>::load(b + j * lanes).v;
+  for (int64_t i = 0; i < rows; ++i, C += ldc) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NV; ++j) Vec<Real>(kept[j] * a[i]).store(C + j * lanes);
+  }
+}
+template <class Real>
+void outer_product(int64_t rows, int64_t columns, const Real* a, const Real* b, Real* C, int64_t ldc) {
+  constexpr int lanes = Vec<Real>::lanes, wide = GATEWISE_VECTOR_REGISTERS / 2;
+  int64_t j = 0;
+  for (; j + wide * lanes <= columns; j += wide * lanes) outer_strip<Real, wide>(rows, a, b + j, C + j, ldc);
+  for (; j + wide / 4 * lanes <= columns; j += wide / 4 * lanes) outer_strip<Real, wide / 4>(rows, a, b + j, C + j, ldc);
+  for (; j < columns; j += lanes) outer_strip<Real, 1>(rows, a, b + j, C + j, ldc);
 }
 
 }  // namespace GATEWISE_ISA
