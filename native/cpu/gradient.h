@@ -15,7 +15,8 @@ struct GradientRun : GradientSums<Real> {
       Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
       Base::chunk_row, Base::sections, Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group,
       Base::back_panel, Base::product_panels, Base::secondary_bias,
-      Base::has_input, Base::before, Base::pack, Base::packed, Base::weight_row, Base::unpacked_products, Base::lanes,
+      Base::has_input, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
+      Base::unpacked_products,
       Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::add_sections,
       Base::hand_over_sums;
   using Base::Base;
@@ -125,10 +126,8 @@ struct GradientRun : GradientSums<Real> {
 
   void thread(int id) {
     Pulse pulse(watch, call.N * call.H);
-    for (int64_t item = id; item < call.D * units.blocks; item += team) {
-      pack(static_cast<int>(item / units.blocks), item % units.blocks);
-    }
-    if (!everyone.wait(watch.stop)) return;
+    for (int d = 0; d < call.D; ++d) pack(part_of(id, 0), d);
+    if (packs_for_others() && !everyone.wait(watch.stop)) return;
     for (int d = 0; d < call.D; ++d) {
       const Range own = part(sections, crews, id / crew_size);  // side by side: crews write to few pages in common
       for (int64_t number = own.begin; number < own.end; ++number) {

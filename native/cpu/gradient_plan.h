@@ -76,12 +76,15 @@ struct alignas(page) GradientPlan {
   Grid grid;  // of a crew
   int team = 1;
   bool packed = true;  // else the weights are used where they are: too few rows to repay it
+  bool own_panels = false;   // a thread alone reads the panels of R for its blocks, and packs them
+  bool source_once = false;  // W is used once: threads divide its columns, and pack some rows of them at a time, just before
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step
   int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H]
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
+  int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
   Pieces<Real> du[2], dx, operand[2], q;    // of each crew
@@ -153,6 +156,9 @@ struct alignas(page) GradientPlan {
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
     const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
     chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
+    own_panels = crews == 1 && grid.row_parts == 1;
+    source_once = packed && has_input() && call.T * call.N <= 128;
+    source_depth = std::max<int64_t>((64 << 10) / (most_source_tiles() * tile), 64);
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
@@ -163,9 +169,9 @@ struct alignas(page) GradientPlan {
       operand[phase].reserve(arena, crews, chunk * N * stride);
       d_recurrent[phase].reserve(arena, sections - in_place(H), depth[phase] * state_columns);
       if (has_input()) {
-        if (packed) {
-          source_panels[phase].reserve(arena, call.D * (input_columns * depth[phase] + input_tiles() * gap), call.dtype);
-        }
+        const int64_t room = source_once ? team * most_source_tiles() * (tile * source_depth + gap)
+                                         : call.D * (input_columns * depth[phase] + input_tiles() * gap);
+        if (packed) source_panels[phase].reserve(arena, room, call.dtype);
         d_input[phase].reserve(arena, sections - in_place(call.I), depth[phase] * input_columns);
       }
     }
@@ -232,45 +238,74 @@ struct alignas(page) GradientPlan {
   Panel<Real> back_panel(int phase, int d, int64_t block) const {
     return back_panels[phase].in(arena) + (d * units.blocks + block) * (units.width * depth[phase] + gap);
   }
-  Panel<Real> source_panel(int phase, int d, int64_t tile) const {
+  // The tiles of W's columns that a thread works on.
+  Range source_tiles(int thread) const { return source_once ? part(input_tiles(), team, thread) : Range{0, input_tiles()}; }
+  int64_t most_source_tiles() const { return input_tiles() / team + 1; }
+  Panel<Real> source_panel(int thread, int phase, int d, int64_t tile) const {
+    if (source_once) {
+      const int64_t number = thread * most_source_tiles() + tile - source_tiles(thread).begin;
+      return source_panels[phase].in(arena) + number * (wide * lanes * source_depth + gap);
+    }
     return source_panels[phase].in(arena) + ((d * input_columns + tile * wide * lanes) * depth[phase] +
                                              (d * input_tiles() + tile) * gap);
   }
-  void pack_weights(int d, int64_t block) const {
-    const int64_t H = call.H, width = units.width, exist = std::min(width, H - block * width);
-    for (int g = 0; g < cell.gates; ++g) {
-      const int phase = phase_of(g);
-      const int64_t row = weight_row(d, g) + block * width, k = du_column(g, block);
-      for (int64_t lane = 0; lane < exist; ++lane) {  // row by row, as they lie in memory
-        for (int64_t b = 0; b < units.blocks; ++b) {
-          pack_row(back_panel(phase, d, b) + (k + lane) * width, width, call.recurrent_weight, call.dtype,
-                   (row + lane) * H + b * width, H - b * width);
-        }
-        for (int64_t i = 0, number = 0; has_input() && i < input_columns; i += wide * lanes, ++number) {
-          const int64_t tile = vectors_at(i, input_columns) * lanes;
-          pack_row(source_panel(phase, d, number) + (k + lane) * tile, tile, call.input_weight, call.dtype,
-                   (row + lane) * call.I + i, call.I - i);
-        }
+  // The row of R and W that a column of du belongs to.
+  int64_t row_of(int phase, int d, int64_t column) const {
+    return weight_row(d, cell.first_gate[phase] + static_cast<int>(column / call.H)) + column % call.H;
+  }
+
+  // The same part of a later row, which will be packed soon: it may come from far.
+  void fetch_ahead(const void* weight, int64_t index, int64_t length, int64_t count) const {
+    const int64_t size = size_of(call.dtype), first = (index + 4 * length) * size;
+    for (int64_t at = 0; at < count * size; at += 64) __builtin_prefetch(static_cast<const char*>(weight) + first + at);
+  }
+  // Some rows of some panels, row by row as they lie in memory.
+  void pack_back(int phase, int d, const Range& rows, const Range& blocks) const {
+    const int64_t H = call.H, width = units.width;
+    for (int64_t k = rows.begin; k < rows.end; ++k) {
+      const int64_t row = row_of(phase, d, k) * H;
+      fetch_ahead(call.recurrent_weight, row + blocks.begin * width, H, blocks.size() * width);
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+        pack_row(back_panel(phase, d, b) + k * width, width, call.recurrent_weight, call.dtype, row + b * width, H - b * width);
       }
     }
-    for (int v = 0; cell.needs_product && v < units.vectors; ++v) {
-      const int64_t unit = block * width + v * lanes;
-      pack_transposed(product_panels.in(arena) + ((d * units.blocks + block) * width * H + v * lanes), width,
-                      call.recurrent_weight, call.dtype, weight_row(d, cell.gates - 1) + unit, H, H - unit);
+  }
+  void pack_source(int thread, int phase, int d, const Range& rows) const {
+    const Range tiles = source_tiles(thread);
+    for (int64_t k = rows.begin; k < rows.end; ++k) {
+      const int64_t row = row_of(phase, d, k) * call.I, place = source_once ? k - rows.begin : k, tile = wide * lanes;
+      fetch_ahead(call.input_weight, row + tiles.begin * tile, call.I, tiles.size() * tile);
+      for (int64_t number = tiles.begin; number < tiles.end; ++number) {
+        const int64_t i = number * tile, columns = vectors_at(i, input_columns) * lanes;
+        pack_row(source_panel(thread, phase, d, number) + place * columns, columns, call.input_weight, call.dtype, row + i,
+                 call.I - i);
+      }
     }
   }
 
-  // All that is used step by step, for one block of one direction.
-  void pack(int d, int64_t block) const {
-    if (packed) pack_weights(d, block);
-    const int64_t width = units.width, unit = block * width, left = call.H - unit;
-    for (int g = 0; cell.peephole && g < cell.gates; ++g) {
-      pack_row(peephole.in(arena) + (d * cell.gates + g) * units.padded + unit, width, call.peephole, call.dtype,
-               weight_row(d, g) + unit, left);
+  // What a thread packs before the steps of a direction: what it alone needs, or its share of what all need.
+  void pack(const GradientPart<Real>& own, int d) const {
+    const Range blocks = own_panels ? own.blocks : part(units.blocks, team, own.thread);
+    for (int phase = 0; packed && phase < cell.phases; ++phase) {
+      const Range all{0, depth[phase]}, share = part(depth[phase], team, own.thread);
+      pack_back(phase, d, own_panels ? all : share, own_panels ? blocks : Range{0, units.blocks});
+      if (has_input() && !source_once) pack_source(own.thread, phase, d, share);
     }
-    pack_row(secondary_bias.in(arena) + d * units.padded + unit, width, call.secondary_bias, call.dtype, d * call.H + unit,
-             call.secondary_bias == nullptr ? 0 : left);
+    const int64_t width = units.width, H = call.H;
+    for (int64_t unit = blocks.begin * width; unit < blocks.end * width; unit += lanes) {
+      for (int g = 0; cell.peephole && g < cell.gates; ++g) {
+        pack_row(peephole.in(arena) + (d * cell.gates + g) * units.padded + unit, lanes, call.peephole, call.dtype,
+                 weight_row(d, g) + unit, H - unit);
+      }
+      pack_row(secondary_bias.in(arena) + d * units.padded + unit, lanes, call.secondary_bias, call.dtype, d * H + unit,
+               call.secondary_bias == nullptr ? 0 : H - unit);
+      if (!packed || !cell.needs_product) continue;
+      const Panel<Real> panel = product_panels.in(arena) + (d * units.padded + unit / width * width) * H + unit % width;
+      pack_transposed(panel, width, call.recurrent_weight, call.dtype, weight_row(d, cell.gates - 1) + unit, H, H - unit);
+    }
   }
+  // Whether some of that is for other threads.
+  bool packs_for_others() const { return !own_panels || (packed && has_input() && !source_once); }
 
   int64_t before(int d, int64_t t) const {
     if (call.backwards[d]) return t + 1 < call.T ? t + 1 : -1;

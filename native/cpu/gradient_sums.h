@@ -15,7 +15,8 @@ struct GradientSums : GradientPlan<Real> {
       Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
-      Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row;
+      Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once,
+      Base::source_depth, Base::source_tiles, Base::pack_source;
   using Base::Base;
 
   // The columns of du, which are rows of the weights, are taken in runs of `width`.
@@ -31,17 +32,13 @@ struct GradientSums : GradientPlan<Real> {
                int64_t padded) const {
     section -= in_place(columns);
     if (section >= 0) return {apart[phase].in(arena, section) + run * units.width * padded, padded};
-    return {static_cast<Real*>(result) + result_row(phase, d, run * units.width) * columns, columns};
+    return {static_cast<Real*>(result) + row_of(phase, d, run * units.width) * columns, columns};
   }
   Sums recurrent_sums(int section, int phase, int d, int64_t run) const {
     return sums_of(section, phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns);
   }
   Sums input_sums(int section, int phase, int d, int64_t run) const {
     return sums_of(section, phase, d, run, d_input, call.d_input_weight, call.I, input_columns);
-  }
-  // The row of the weight that a column of du belongs to.
-  int64_t result_row(int phase, int d, int64_t column) const {
-    return weight_row(d, cell.first_gate[phase] + static_cast<int>(column / call.H)) + column % call.H;
   }
 
   // One row of a right operand: `count` numbers from `index` on.
@@ -53,8 +50,8 @@ struct GradientSums : GradientPlan<Real> {
 
   // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
   template <class SumsOf, class Right>
-  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, int64_t columns, SumsOf sums,
-                             Right right) const {
+  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, int64_t columns,
+                             SumsOf sums, Right right) const {
     constexpr int64_t most = 16;  // rows, see repays_packing
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
@@ -218,41 +215,53 @@ struct GradientSums : GradientPlan<Real> {
       return;
     }
     const int64_t section = own.section.size(), I = call.I;
-    const Range rows = part(steps * section, crew_size, own.member);
-    Real* tail = scratch.in(arena, own.thread);
-    constexpr int64_t at_once = 48;
+    const Range rows = source_once ? Range{0, steps * section} : part(steps * section, crew_size, own.member);
+    const Range tiles = source_tiles(own.thread);
+    const int64_t at_once = source_once ? rows.size() : 48;
     for (int64_t r = rows.begin, here = 0; r < rows.end; r += here) {
       here = std::min(at_once, rows.end - r);
       if (sections > 1) here = std::min(here, section - r % section);  // the next step's rows do not lie beside these
       const int64_t first = (t0 + r / section) * call.N + own.section.begin + r % section;
       Real* out = static_cast<Real*>(call.d_source) + first * I;
       if (dx_apart()) out = call.D == 2 ? dx_rows.in(arena, 0) + first * I : dx_rows.in(arena, own.crew) + r * I;
-      const Groups groups(here, tile_rows(wide));
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const int64_t K = depth[phase], stride_here = du_stride[phase];
-        const Real* A = source_rows(phase).in(arena, own.crew) + r * stride_here;
-        const bool add = phase > 0 || d > 0;
-        for (int64_t i = 0, tile = 0; i < I; i += tile) {
-          const int vectors = vectors_at(i, input_columns);
-          tile = vectors * lanes;
-          const Panel<Real> panel = source_panel(phase, d, i / (wide * lanes));
-          for (int64_t g = 0; g < groups.count; ++g) {
-            const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
-            Real* to = out + row * I + i;
-            const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
-            if (i + tile <= I) {
-              product(K, A + row * stride_here, stride_here, panel.at, to, I, add);
-            } else {
-              for (int64_t j = 0; add && j < count; ++j) {
-                pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-              }
-              product(K, A + row * stride_here, stride_here, panel.at, tail, tile, add);
-              for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
-            }
+        const Real* A = source_rows(phase).in(arena, own.crew) + r * du_stride[phase];
+        const int64_t depth_at_once = source_once ? source_depth : depth[phase];
+        for (int64_t k = 0; k < depth[phase]; k += depth_at_once) {
+          const Range these{k, std::min(k + depth_at_once, depth[phase])};
+          if (source_once) pack_source(own.thread, phase, d, these);
+          for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+            source_tile(own.thread, d, phase, tile, A + k, these.size(), here, out, phase > 0 || d > 0 || k > 0);
           }
         }
       }
-      if (dx_apart() && d == call.D - 1) write_run(call.d_source, call.dtype, first * I, out, here * I);
+      const int64_t begin = tiles.begin * wide * lanes, end = std::min(tiles.end * wide * lanes, I);
+      for (int64_t i = 0; dx_apart() && d == call.D - 1 && begin < end && i < here; ++i) {
+        write_run(call.d_source, call.dtype, (first + i) * I + begin, out + i * I + begin, end - begin);
+      }
+    }
+  }
+
+  // out (+)= A times the panel of one tile of columns: `rows` rows of A, K long.
+  void source_tile(int thread, int d, int phase, int64_t number, const Real* A, int64_t K, int64_t rows, Real* out,
+                   bool add) const {
+    const int64_t I = call.I, i = number * wide * lanes, lda = du_stride[phase];
+    const int vectors = vectors_at(i, input_columns);
+    const int64_t tile = vectors * lanes;
+    const Panel<Real> panel = source_panel(thread, phase, d, number);
+    Real* tail = scratch.in(arena, thread);
+    const Groups groups(rows, tile_rows(wide));
+    for (int64_t g = 0; g < groups.count; ++g) {
+      const int64_t row = groups.begin(g), count = groups.begin(g + 1) - row;
+      Real* to = out + row * I + i;
+      const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
+      if (i + tile <= I) {
+        product(K, A + row * lda, lda, panel.at, to, I, add);
+        continue;
+      }
+      for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
+      product(K, A + row * lda, lda, panel.at, tail, tile, add);
+      for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
     }
   }
 
@@ -301,7 +310,7 @@ struct GradientSums : GradientPlan<Real> {
       const Range runs = part(run_count(phase), team, thread);  // those this thread has added up
       const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
       for (int64_t k = runs.begin * width; k < std::min(runs.end * width, depth[phase]) && !all_in_place; ++k) {
-        const int64_t row = result_row(phase, d, k);
+        const int64_t row = row_of(phase, d, k);
         if (!in_place(H)) {
           write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
         }
