@@ -20,7 +20,8 @@ struct NumpyArray {
 
   static const NumpyArray& of(nanobind::handle array) { return *reinterpret_cast<const NumpyArray*>(array.ptr()); }
   // Whether the elements lie one after another, each where its type may be read.
-  bool is_plain() const { return (flags & 0x101) == 0x101; }
+  bool is_plain() const { return (flags & (c_contiguous | aligned)) == (c_contiguous | aligned); }
+  static constexpr int c_contiguous = 0x1, aligned = 0x100;  // NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_ALIGNED
 };
 
 class Numpy {
@@ -36,19 +37,21 @@ class Numpy {
   nanobind::object make(const std::vector<Py_ssize_t>& shape, nanobind::handle dtype) const {
     using Empty = PyObject* (*)(int, const Py_ssize_t*, PyObject*, int);
     dtype.inc_ref();  // the function takes it
-    PyObject* made = function<Empty>(184)(static_cast<int>(shape.size()), shape.data(), dtype.ptr(), 0);
+    PyObject* made = function<Empty>(empty_number)(static_cast<int>(shape.size()), shape.data(), dtype.ptr(), 0);
     if (made == nullptr) throw nanobind::python_error();
     return nanobind::steal(made);
   }
 
   // Where arrays of this context get their memory from now on; gives what it was before.
   nanobind::object set_memory_handler(nanobind::handle wanted) const {
-    PyObject* before = function<PyObject* (*)(PyObject*)>(304)(wanted.ptr());
+    PyObject* before = function<PyObject* (*)(PyObject*)>(set_handler_number)(wanted.ptr());
     if (before == nullptr) throw nanobind::python_error();
     return nanobind::steal(before);
   }
 
  private:
+  static constexpr int empty_number = 184, set_handler_number = 304;  // PyArray_Empty, PyDataMem_SetHandler
+
   Numpy() {
     namespace nb = nanobind;
     nb::object module;

@@ -77,7 +77,9 @@ struct alignas(page) GradientPlan {
   int team = 1;
   bool packed = true;  // else the weights are used where they are: too few rows to repay it
   bool own_panels = false;   // a thread alone reads the panels of R for its blocks, and packs them
-  bool source_once = false;  // W is used once: threads divide its columns, and pack some rows of them at a time, just before
+  // Few rows, and so one section and one chunk: W is used once. Threads divide its columns, and pack some of its rows at a time,
+  // just before their product.
+  bool source_once = false;
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step

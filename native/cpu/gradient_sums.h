@@ -52,7 +52,6 @@ struct GradientSums : GradientPlan<Real> {
   template <class SumsOf, class Right>
   void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, int64_t columns,
                              SumsOf sums, Right right) const {
-    constexpr int64_t most = 16;  // rows, see repays_packing
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
     for (int64_t n = 0; n < columns; n += n_block) {
@@ -70,9 +69,9 @@ struct GradientSums : GradientPlan<Real> {
           continue;
         }
         for (int64_t m = 0; m < count; ++m) {
-          for (int64_t k = 0; k < rows; ++k) A[m * most + k] = from[k * du_stride[phase] + m];
+          for (int64_t k = 0; k < rows; ++k) A[m * rows + k] = from[k * du_stride[phase] + m];
         }
-        row_products(count, width, rows, A, most, B, width, to.at + n, to.stride, false);
+        row_products(count, width, rows, A, rows, B, width, to.at + n, to.stride, false);
       }
     }
   }
