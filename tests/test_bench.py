@@ -100,7 +100,7 @@ def test_every_rival_computes_the_same(cell, mode, shape):
         for name, array in theirs.items():
             np.testing.assert_allclose(expected[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
             compared += 1
-    assert compared == (len(work.arguments) + 1 if mode == "training" else 2)
+    assert compared == (len(work.arguments) + 1 if mode == "training" else 3)
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, PLAIN["lstm"], PLAIN["gru"]], ids=lambda v: f"{v.cell} {v.name}")
@@ -117,13 +117,16 @@ def test_report_holds_every_case():
     report = json.loads(json.dumps(measured()))
     assert report["schema"] == measure.SCHEMA
     assert report["disagreements"] == report["notes"] == []
-    assert set(report["rivals"]) == {"gatewise", "torch", "onnxruntime"}
+    assert set(report["rivals"]) == {"gatewise", "gatewise constant", "torch", "onnxruntime"}
     assert {"cpu", "instructions", "cpus", "python", "system", "versions", "engine"} <= set(report["machine"])
     assert len(report["standard"]) == len(SHAPES) * len(CELLS) * len(MODES)
     for row in report["standard"]:
-        rivals = {"torch", "onnxruntime"} if row["mode"] == "forward" else {"torch"}
+        forward = row["mode"] == "forward"
+        rivals = {"torch", "onnxruntime"} if forward else {"torch"}
         assert set(row["ratio"]) == rivals
-        assert set(row["seconds"]) == set(row["times_limit"]) == set(row["quartiles"]) == {"gatewise", *rivals}
+        assert set(row.get("constant_ratio", ())) == (rivals if forward else set())
+        timed = {"gatewise", *rivals, *(["gatewise constant"] if forward else [])}
+        assert set(row["seconds"]) == set(row["times_limit"]) == set(row["quartiles"]) == timed
         assert row["ratio"]["torch"] == row["seconds"]["torch"] / row["seconds"]["gatewise"]
         assert row["times_limit"]["torch"] == pytest.approx(row["seconds"]["torch"] * 1e11 / row["flops"])
 
@@ -159,7 +162,7 @@ def test_memory_is_reported():
 def test_missing_rivals_are_said(monkeypatch):
     without(monkeypatch, "torch", "onnxruntime")
     report = measured(variants=True, loops=loop_rivals(), cells=("lstm",), modes=("forward",), variants_shapes=SHAPES[:1])
-    assert set(report["rivals"]) == {"gatewise"}
+    assert set(report["rivals"]) == {"gatewise", "gatewise constant"}
     assert [note.split(" is not measured: ")[0] for note in report["notes"]] == [
         "torch",
         "onnxruntime",
@@ -226,6 +229,15 @@ def test_summary_and_tables_by_hand():
     assert "| 4,1,2,3 | 200 ms | 400 ms | – | 2.00 | – | 2.00 |" in text
     assert "| 8,1,2,3 bi | 800 ms | 6.40 s | 400 ms | 8.00 | 0.50 | 8.00 |" in text
     assert "- a note" in text
+    assert "constant" not in text
+
+    for given, constant in zip(report["standard"], (0.1, 0.2), strict=True):
+        given["seconds"]["gatewise constant"] = constant
+        given["constant_ratio"] = {name: given["seconds"][name] / constant for name in given["ratio"]}
+    (entry,) = tables.summary(report)
+    least = {"geometric_mean": 8**0.5, "least": 2, "least_at": "8,1,2,3 bi"}
+    assert entry["ratio"]["constant × better"] == pytest.approx(least)
+    assert "| 8,1,2,3 bi | 800 ms | 200 ms | 6.40 s | 400 ms | 8.00 | 0.50 | 2.00 | 8.00 |" in tables.markdown(report)
 
 
 def test_command_writes_report_picture_and_tables(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/constants.h"
 #include "bindings/memory.h"
 #include "bindings/numpy_arrays.h"
 #include "cpu/call.h"
@@ -64,7 +65,13 @@ class KnownCalls {
     const std::shared_ptr<const Known> known = find(arguments.layout, descriptor);
     if (known == nullptr) return nb::none();
     Call call = known->call;
-    for (size_t i = 0; i < known->inputs.size(); ++i) set(call, known->inputs[i], arguments.data[i]);
+    for (size_t i = 0; i < known->inputs.size(); ++i) {
+      const int place = known->inputs[i];
+      set(call, place, arguments.data[i]);
+      const auto constant = [&] { return ConstantArray::of(arguments.arrays[i], static_cast<size_t>(size_of(call.dtype))); };
+      if (place == offsetof(Call, recurrent_weight)) call.recurrent_constant = constant();
+      if (place == offsetof(Call, input_weight)) call.input_constant = constant();
+    }
     for (int64_t n = 0; call.lengths != nullptr && n < call.N; ++n) {
       if (call.lengths[n] < 0 || call.lengths[n] > call.T) return nb::none();  // the checks will say so
     }
@@ -85,6 +92,7 @@ class KnownCalls {
   static constexpr int most = 1024;
   struct Arguments {
     std::string layout;  // the operation, then name, dtype and shape of each argument
+    std::vector<nb::handle> arrays;
     std::vector<const void*> data;
   };
   struct Made {
@@ -109,6 +117,7 @@ class KnownCalls {
   // Layout and memory of all arguments; false if one is not a whole, aligned array of NumPy's own.
   bool read(const char* operation, nb::handle descriptor, const nb::dict& given, Arguments& to) const {
     to.layout.reserve(512);
+    to.arrays.reserve(20);
     to.data.reserve(20);
     const auto add = [&](int64_t number) { to.layout.append(reinterpret_cast<const char*>(&number), sizeof number); };
     to.layout.append(operation);
@@ -123,6 +132,7 @@ class KnownCalls {
       add(reinterpret_cast<intptr_t>(array.dtype));
       for (int axis = 0; axis < array.axes; ++axis) add(array.shape[axis]);
       add(-1);
+      to.arrays.push_back(value);
       to.data.push_back(array.data);
     }
     return true;

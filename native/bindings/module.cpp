@@ -79,6 +79,9 @@ Call read_call(bool gradient, int cell, const std::vector<int>& activations, con
   call.source = reader.input("source", TN * call.I);
   call.recurrent_weight = reader.input("recurrent_weight", G * DH * call.H);
   call.input_weight = reader.input("input_weight", G * DH * call.I);
+  const auto constant = [&](const char* name) { return gatewise::ConstantArray::of(reader.get(name), reader.size); };
+  call.recurrent_constant = constant("recurrent_weight");
+  call.input_constant = constant("input_weight");
   call.bias = reader.input("bias", G * DH);
   call.init_state = reader.input("init_state", call.N * DH);
   call.init_cell = reader.input("init_cell", call.N * DH);
@@ -248,6 +251,7 @@ void maths(const std::string& function, nb::ndarray<const float, nb::ndim<1>, nb
 
 NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);  // calls that are kept to be run again live until the process ends
+  gatewise::ConstantArray::bind(module);
   nb::class_<Call>(module, "Call");  // holds no references: the caller keeps the arrays
   module.def("read_call", &read_call);
   module.def("run", &run);

@@ -5,6 +5,8 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 namespace gatewise {
@@ -19,6 +21,7 @@ struct NumpyArray {
   int flags;
 
   static const NumpyArray& of(nanobind::handle array) { return *reinterpret_cast<const NumpyArray*>(array.ptr()); }
+  size_t count() const { return std::accumulate(shape, shape + axes, size_t(1), std::multiplies<size_t>()); }
   // Whether the elements lie one after another, each where its type may be read.
   bool is_plain() const { return (flags & (c_contiguous | aligned)) == (c_contiguous | aligned); }
   static constexpr int c_contiguous = 0x1, aligned = 0x100;  // NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_ALIGNED
@@ -32,6 +35,13 @@ class Numpy {
   }
 
   bool is_array(nanobind::handle object) const { return known_ && object.type().is(type_); }
+
+  // The object that is not an array itself and owns an array's memory, or none.
+  nanobind::handle owner_of(nanobind::handle array) const {
+    PyObject* owner = NumpyArray::of(array).base;
+    while (owner != nullptr && is_array(owner)) owner = NumpyArray::of(owner).base;
+    return owner;
+  }
 
   // numpy.empty
   nanobind::object make(const std::vector<Py_ssize_t>& shape, nanobind::handle dtype) const {

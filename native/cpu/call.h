@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/constant.h"
+
 namespace gatewise {
 
 enum class DType : int { float32 = 0, float16 = 1, bfloat16 = 2, float64 = 3 };
@@ -28,6 +30,8 @@ struct Call {
   const void* source = nullptr;            // [T, N, I], or [T, N, D*G*H] without input_weight
   const void* recurrent_weight = nullptr;  // [D, G*H, H]
   const void* input_weight = nullptr;      // [D, G*H, I]
+  Constant* recurrent_constant = nullptr;  // where that weight is one
+  Constant* input_constant = nullptr;
   const void* bias = nullptr;              // [D, G*H]
   const void* init_state = nullptr;        // [N, D*H]
   const void* init_cell = nullptr;         // [N, D*H]

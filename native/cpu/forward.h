@@ -61,7 +61,7 @@ struct alignas(page) ForwardRun {
   int64_t columns = 0;                               // of all blocks
   int64_t own_units = 0, x_stride = 0, stride = 0;   // row lengths of a thread's states and input products, and of operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
-  Panels<Real> input_panels, phase_panels[2];
+  WeightPanels<Real> input_panels, phase_panels[2];
   Piece<Real> bias, peephole, secondary_bias;
   Pieces<Real> x, gathered, gates, h, c, scratch;  // of each thread
   Pieces<Real> operand[2], second_operand;         // of each group of rows
@@ -95,7 +95,8 @@ struct alignas(page) ForwardRun {
   Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
 
   void plan(int threads) {
-    packed = repays_packing<Real>(call);
+    const bool has_input = call.input_weight != nullptr;
+    packed = repays_packing<Real>(call) || (call.recurrent_constant != nullptr && (call.input_constant != nullptr || !has_input));
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
@@ -118,20 +119,21 @@ struct alignas(page) ForwardRun {
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     a_rows = std::min<int64_t>(chunk * rows, 96);
-    input_once = packed && call.T * N <= a_rows;
+    input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
 
     const int D = call.D;
     team = grid.size();
     arena.begin();
-    if (call.input_weight != nullptr) {
+    if (has_input) {
       const int64_t blocks = input_once ? team : D * units.blocks;
-      if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype);
+      if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
       x.reserve(arena, team, chunk * rows * x_stride);
       gathered.reserve(arena, team, a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
-      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H, call.dtype);
+      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H, call.dtype, call.recurrent_constant,
+                                  form(phase, call.H));
     }
     if (call.bias != nullptr) bias.reserve(arena, D * columns);
     if (call.peephole != nullptr) peephole.reserve(arena, D * columns);
@@ -148,6 +150,21 @@ struct alignas(page) ForwardRun {
     everyone.reset(team);
     group = std::make_unique<Barrier[]>(grid.row_parts);
     for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  // What the panels of a phase or (2) of the input depend on, K being the length of the weight's rows.
+  PackedForm form(int phase, int64_t K) const {
+    static const char build = 0;  // one for each instruction set
+    PackedForm found{reinterpret_cast<intptr_t>(&build), static_cast<int64_t>(call.dtype), phase, call.cell, call.D, call.H, K,
+                     units.width, units.last_width, widest, widest_input};
+    std::copy_n(call.slot, 4, found.end() - 4);
+    return found;
+  }
+
+  // After the run, if it was not stopped.
+  void keep_constants() const {
+    input_panels.keep();
+    for (const auto& each : phase_panels) each.keep();
   }
 
   ForwardPart<Real> part_of(int id) const {
@@ -196,8 +213,9 @@ struct alignas(page) ForwardRun {
 
   // Packs all that is used step by step, for one block of one direction.
   void pack(int d, int64_t block) const {
-    if (packed && !input_once && call.input_weight != nullptr) pack_input(0, d, block);
+    if (packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(0, d, block);
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
+      if (phase_panels[phase].ready) continue;
       pack_weight(phase_panel(phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
                   cell.first_gate[phase], cell.gate_count[phase], block);
     }

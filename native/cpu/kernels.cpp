@@ -62,7 +62,11 @@ void run(const Call& call, Watch& watch, const Cell& cell) {
   claim.run([run = run.get()](int id) {
     if (id < run->team) run->thread(id);
   });
-  if (run->watch.stop) watch.stop = true;
+  if (run->watch.stop) {
+    watch.stop = true;
+  } else if constexpr (std::is_same_v<Run<Real>, ForwardRun<Real>>) {
+    run->keep_constants();
+  }
   run->arena.end();
   thread_arena() = std::move(run->arena);
 }

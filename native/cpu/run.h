@@ -223,6 +223,38 @@ struct Panels {
   Panel<Real> in(const Arena& arena) const { return {piece.in(arena), stored}; }
 };
 
+// A packed weight that outlasts the call where it is a constant.
+template <class Real>
+struct WeightPanels {
+  Panels<Real> in_arena;
+  Constant* constant = nullptr;
+  PackedForm form{};
+  std::shared_ptr<char> memory;
+  bool ready = false;  // an earlier call has packed it
+
+  void reserve(Arena& arena, int64_t count, DType dtype, Constant* weight, const PackedForm& wanted) {
+    constant = weight;
+    if (constant == nullptr) return in_arena.reserve(arena, count, dtype);
+    in_arena.stored = panel_dtype<Real>(dtype);
+    form = wanted;
+    memory = constant->find(form);
+    ready = memory != nullptr;
+    if (ready) return;
+    const auto own = std::make_shared<Arena>();
+    own->begin();
+    own->reserve(count * size_of(in_arena.stored));
+    own->allocate();
+    memory = std::shared_ptr<char>(own, own->at<char>(0));
+  }
+  Panel<Real> in(const Arena& arena) const {
+    return constant == nullptr ? in_arena.in(arena) : Panel<Real>{memory.get(), in_arena.stored};
+  }
+  // After a run that was not stopped.
+  void keep() const {
+    if (constant != nullptr && !ready) constant->keep(form, memory);
+  }
+};
+
 // Whether a call has rows enough to repay packing its weights; else they are used where they are (unpacked.h).
 template <class Real>
 bool repays_packing(const Call& call) {

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .descriptors import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
 from .engines import use_engine
-from .engines.cpu import get_threads, set_threads
+from .engines.cpu import constant, get_threads, set_threads
 from .errors import ArgumentError, DTypeError, GatewiseError, ShapeError, UnsupportedError
 from .operations import gru, gru_gradients, lstm, lstm_gradients, single_gate_rnn, single_gate_rnn_gradients
 from .precision import use_precision
@@ -29,6 +29,7 @@ __all__ = [
     "SingleGateRNNDescriptor",
     "Tensor",
     "UnsupportedError",
+    "constant",
     "get_threads",
     "gru",
     "gru_gradients",

@@ -3,6 +3,11 @@ from typing import Any
 
 class Call: ...
 
+class Constant:
+    def __init__(self, array: Any) -> None: ...
+    @property
+    def kept(self) -> int: ...
+
 def read_call(
     gradient: bool,
     cell: int,

@@ -19,6 +19,7 @@ from .limit import sgemm_flops_per_second
 from .rivals import Prepared, Rival, UnableError, loop_rivals, standard_rivals
 from .shapes import (
     CELLS,
+    CONSTANT,
     LINEARITY,
     MEMORY,
     MODES,
@@ -182,6 +183,8 @@ def _measure_standard(settings: Settings, report: Report, cell: str, shape: Shap
     limit = count / max(report["sgemm_flops_per_second"].values())
     row = {"cell": cell, "mode": mode, **_shape_row(shape), "flops": count, **_timed(timings)}
     row["times_limit"] = {name: found.median / limit for name, found in timings.items()}
+    if CONSTANT in timings:
+        row["constant_ratio"] = {name: timings[name].over(timings[CONSTANT]) for name in row["ratio"]}
     report["standard"].append(row)
 
 
@@ -227,13 +230,13 @@ def _shape_row(shape: Shape) -> dict[str, Any]:
 
 
 def _timed(timings: dict[str, Timing]) -> dict[str, Any]:
-    """Seconds of every entry and how many times as long as the first each of the others takes."""
+    """Seconds of every entry and how many times as long as the first, which is gatewise's, each of the rivals' takes."""
     first, *others = timings
     return {
         "seconds": {name: found.median for name, found in timings.items()},
         "quartiles": {name: list(found.quartiles) for name, found in timings.items()},
         "rounds": len(timings[first].samples),
-        "ratio": {name: timings[name].over(timings[first]) for name in others},
+        "ratio": {name: timings[name].over(timings[first]) for name in others if name != CONSTANT},
     }
 
 

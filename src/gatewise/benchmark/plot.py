@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .measure import Report
-from .tables import OURS, rivals_in, shape_of
+from .shapes import CONSTANT, OURS
+from .tables import rivals_in, shape_of
 
 _COLOURS = {OURS: "#1b7f5c", "torch": "#d1495b", "onnxruntime": "#30638e"}
 _OTHER = "#8d6a9f"
@@ -62,6 +63,8 @@ def _panel(axis: Any, rows: list[dict[str, Any]], shapes: list[str], key: str) -
     for row in rows:
         place = shapes.index(shape_of(row)) + _NUDGE[row["mode"]]
         for name, value in row[key].items():
+            if name == CONSTANT:
+                continue
             colour = _COLOURS.get(name, _OTHER)
             face = colour if row["mode"] == "forward" else "none"
             marker = _MODES[row["mode"]]

@@ -8,6 +8,7 @@ from typing import Any
 GATES = {"lstm": 4, "gru": 3, "single": 1}
 CELLS = tuple(GATES)
 MODES = ("forward", "training")
+OURS, CONSTANT = "gatewise", "gatewise constant"  # weights as arrays, and as constants
 
 
 @dataclass(frozen=True)

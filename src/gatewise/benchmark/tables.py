@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .measure import SCHEMA, Report
+from .shapes import CONSTANT, OURS
 
-OURS = "gatewise"
 _MISSING = "–"
+_OF_CONSTANT = "constant × better"
 
 
 @dataclass
@@ -65,8 +66,10 @@ def summary(report: Report) -> list[dict[str, Any]]:
         for row in rows:
             for name, ratio in row["ratio"].items():
                 ratios.setdefault(name, []).append((ratio, shape_of(row)))
-            if row["ratio"]:
-                ratios.setdefault("better rival", []).append((min(row["ratio"].values()), shape_of(row)))
+            for name, key in (("better rival", "ratio"), (_OF_CONSTANT, "constant_ratio")):
+                ratio = _over_better(row.get(key))
+                if ratio is not None:
+                    ratios.setdefault(name, []).append((ratio, shape_of(row)))
         entry: dict[str, Any] = {"cell": cell, "mode": mode, "shapes": len(rows)}
         entry["times_limit"] = _geometric_mean(row["times_limit"][OURS] for row in rows)
         entry["ratio"] = {
@@ -79,6 +82,11 @@ def summary(report: Report) -> list[dict[str, Any]]:
         }
         found.append(entry)
     return found
+
+
+def _over_better(ratio: dict[str, float] | None) -> float | None:
+    """How many times as fast as the better of the rivals."""
+    return min(ratio.values()) if ratio else None
 
 
 def shape_of(row: dict[str, Any]) -> str:
@@ -94,12 +102,15 @@ def _standard(report: Report) -> Iterator[Table]:
     for cell, mode in _cells_and_modes(report["standard"]):
         rows = [row for row in report["standard"] if (row["cell"], row["mode"]) == (cell, mode)]
         rivals = rivals_in(rows)
-        columns = ["T,N,I,H", OURS, *rivals, *(f"× {name}" for name in rivals), "/ limit"]
+        constant = [CONSTANT] if any(row.get("constant_ratio") for row in rows) else []
+        timed = (OURS, *constant, *rivals)
+        columns = ["T,N,I,H", *timed, *(f"× {name}" for name in rivals), *(_OF_CONSTANT for _ in constant), "/ limit"]
         cells = [
             [
                 shape_of(row),
-                *(_time(row["seconds"].get(name)) for name in (OURS, *rivals)),
+                *(_time(row["seconds"].get(name)) for name in timed),
                 *(_ratio(row["ratio"].get(name)) for name in rivals),
+                *(_ratio(_over_better(row.get("constant_ratio"))) for _ in constant),
                 _ratio(row["times_limit"][OURS]),
             ]
             for row in rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import plain
+from ..arrays import NUMPY, bfloat16, plain
 from ..cells import CELLS
 from ..errors import ArgumentError, DTypeError
 from ..problem import Problem
@@ -74,6 +74,27 @@ def set_threads(count: int) -> None:
 def get_threads() -> int:
     """The number of threads a call uses at most."""
     return 1 if _native is None else int(_native.threads())
+
+
+def constant(array: Any) -> Any:
+    """A copy of a weight, as a NumPy array that nobody can ever write to.
+
+    A call packs its weights before it uses them. A forward call packs those of `constant` the first time only: what it
+    packed is kept with the array, so that its numbers take up twice the memory.
+    """
+    array = NUMPY.read("constant", "array", array)
+    if array.dtype not in _DTYPES and array.dtype != bfloat16():
+        raise DTypeError(f"constant: array must be float32, float16, bfloat16 or float64, got {array.dtype.name}")
+    return unchanging(np.array(array, order="C"))
+
+
+def unchanging(array: Any) -> Any:
+    """The array as a constant, without a copy: for one that nobody will write to."""
+    array = plain(array)
+    if _native is None:
+        array.flags.writeable = False
+        return array
+    return np.asarray(_native.Constant(array.reshape(-1).view(np.uint8))).view(array.dtype).reshape(array.shape)
 
 
 def _plain(array: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.cpu import unchanging
 from ..engines.ordinary import kept_memory
 from ..errors import GatewiseError
 from .builder import located
@@ -76,6 +77,13 @@ class Step:
     results: tuple[int, ...]
     copy: bool = False  # of an assigned value that something else may share
     frees: tuple[int, ...] = ()  # slots used here for the last time
+
+
+def _prepared_inputs(step: Step) -> list[int]:
+    """The slots of the arguments that the operation prepares where they are constants."""
+    wanted = step.operation.rule.prepares
+    names = step.attributes["arguments"] if wanted else ()
+    return [slot for name, slot in zip(names, step.inputs, strict=False) if name in wanted]
 
 
 class Plan:
@@ -235,9 +243,11 @@ class Plan:
             slot in views or slot in assigned or slot in self._targets[:number] for number, slot in enumerate(self._targets)
         ]
         self._template: list[Any] = [None] * (self._number + 1)  # the last is for what nobody uses
+        prepared = {slot for step in self.steps for slot in _prepared_inputs(step)}
         for slot, value in self._constants.items():
             if slot in used:
-                self._template[slot] = self.place.move(value)
+                ready = self.place.is_numpy and slot in prepared
+                self._template[slot] = unchanging(value) if ready else self.place.move(value)
 
     def check(self, feeds: Sequence[Shape]) -> None:
         """Infer every shape again with those of the feeds, so that a misfit is found before any work."""

@@ -44,6 +44,7 @@ class Rule:
     broadcasts: bool = False  # inputs may be stretched: their gradients are summed over the axes that were
     of_shape: bool = False  # the result depends on the shapes of the inputs alone
     pure: bool = True  # equal inputs give equal results: may be merged and folded
+    prepares: tuple[str, ...] = ()  # arguments that are worth preparing where they are constants
     # From attributes and, for each result, whether anybody uses it: the attributes to evaluate with.
     specialise: Callable[[Attributes, tuple[bool, ...]], Attributes] | None = None
 

@@ -47,12 +47,12 @@ def missing(*modules: str) -> str | None:
 
 
 def standard_rivals() -> tuple[Rival, ...]:
-    """gatewise first, then whoever it is measured against at the standard shapes."""
-    from .gatewise_operations import GatewiseOperations
+    """gatewise first, in both its ways, then whoever it is measured against at the standard shapes."""
+    from .gatewise_operations import GatewiseConstants, GatewiseOperations
     from .onnx_runtime import OnnxRuntime
     from .torch_modules import TorchModules
 
-    return GatewiseOperations(), TorchModules(), OnnxRuntime()
+    return GatewiseOperations(), GatewiseConstants(), TorchModules(), OnnxRuntime()
 
 
 def loop_rivals() -> tuple[Rival, ...]:

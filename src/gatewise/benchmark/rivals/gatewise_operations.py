@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gatewise
 from gatewise import GRUDescriptor, LSTMDescriptor, RNNActivation, SingleGateRNNDescriptor
 from gatewise.engines import engine_for
 
-from ..shapes import MODES
+from ..shapes import CONSTANT, MODES, OURS
 from ..work import Array, Work
 from . import Prepared
 
@@ -59,7 +60,7 @@ def descriptor_of(work: Work, training: bool) -> Any:
 
 
 class GatewiseOperations:
-    name = "gatewise"
+    name: str = OURS
     modes: tuple[str, ...] = MODES
 
     def unavailable(self) -> str | None:
@@ -94,3 +95,14 @@ class GatewiseOperations:
             return {"state": state, **named}
 
         return Prepared(step, results)
+
+
+class GatewiseConstants(GatewiseOperations):
+    """The same calls with weights that never change, as ONNX Runtime has them inside its model."""
+
+    name = CONSTANT
+    modes: tuple[str, ...] = ("forward",)
+
+    def prepare(self, work: Work, mode: str, threads: int) -> Prepared:
+        weights = {name: gatewise.constant(work.arguments[name]) for name in ("recurrent_weight", "input_weight")}
+        return super().prepare(replace(work, arguments={**work.arguments, **weights}), mode, threads)

@@ -340,5 +340,6 @@ for _kind in _DESCRIPTORS:
         return _Shapes(f"{kind}_gradients", attributes, inputs).check()
 
     _fields = {"arguments": tuple, "descriptor": _DESCRIPTORS[_kind]}
-    rule(_kind, _shape, _forward(_kind), _gradient, fields=_fields, several=True, specialise=_specialise)
+    _prepares = ("recurrent_weight", "input_weight")
+    rule(_kind, _shape, _forward(_kind), _gradient, fields=_fields, several=True, prepares=_prepares, specialise=_specialise)
     rule(f"{_kind}_gradients", _gradients_shape, _backward(_kind), None, fields=_fields, several=True)
