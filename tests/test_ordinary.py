@@ -198,7 +198,7 @@ def test_sizes_that_differ_are_refused() -> None:
 
 
 def test_kept_memory_is_used_again_by_arrays_of_its_size_alone() -> None:
-    with ordinary.kept_memory():
+    with ordinary.KeptMemory():
         first = np.full(100_000, 7, np.float32)
         address = first.ctypes.data
         assert address % 64 == 0
@@ -213,14 +213,14 @@ def test_kept_memory_is_used_again_by_arrays_of_its_size_alone() -> None:
     assert (again == 7).all()
     outside = np.empty(100_000, np.float32)
     del again, zeros
-    with ordinary.kept_memory():
+    with ordinary.KeptMemory():
         assert np.empty(100_000, np.float32).ctypes.data != outside.ctypes.data
 
 
 def test_kept_memory_has_a_limit() -> None:
     most = cpu._native.most_kept_bytes()
     assert 0 < most <= 2**30
-    with ordinary.kept_memory():
+    with ordinary.KeptMemory():
         blocks = [np.empty(most // 8, np.uint8) for _ in range(12)]  # never touched
         del blocks[:4]
         assert cpu._native.kept_bytes() >= most // 3
@@ -233,7 +233,7 @@ def test_kept_memory_gives_way_when_nobody_wants_it() -> None:
         return array.ctypes.data
 
     large = cpu._native.most_kept_bytes() * 5 // 8
-    with ordinary.kept_memory():
+    with ordinary.KeptMemory():
         for _ in range(300):  # whatever other tests left is old now
             np.empty(20_000, np.uint8)
         first, second = np.empty(large, np.uint8), np.empty(large, np.uint8)

@@ -6,8 +6,7 @@ work is too small to be worth the call: then the graph computes it with NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,15 @@ _LARGE_PRODUCT = 1 << 16  # multiplications; below it NumPy's own product uses o
 _LARGE = 1 << 10  # elements
 
 
-@contextmanager
-def kept_memory() -> Iterator[None]:
+class KeptMemory:
     """NumPy arrays made inside lie in memory that is kept, when one dies, for the next: fresh memory is slow at first touch."""
-    if _native is None:
-        yield
-        return
-    before = _native.use_kept_memory()
-    try:
-        yield
-    finally:
-        _native.use_memory(before)
+
+    def __enter__(self) -> None:
+        self._before = None if _native is None else _native.use_kept_memory()
+
+    def __exit__(self, *error: object) -> None:
+        if _native is not None:
+            _native.use_memory(self._before)
 
 
 def product(a: Any, b: Any, row: Any = None) -> Any:

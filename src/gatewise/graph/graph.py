@@ -255,6 +255,8 @@ class Graph(
 
     def _fits(self, caller: str, tensor: Tensor, kind: ShapedType | None, shape: Any, dtype: Any) -> None:
         for wanted in (tensor,) if kind is None else (tensor, kind):
+            if dtype == wanted.dtype and shape == wanted.shape:
+                continue
             if dtype != wanted.dtype:
                 raise DTypeError(f"{caller}: '{tensor.name}' is {wanted.dtype.name}, got {dtype.name}{_made(tensor)}")
             if not compatible(shape, wanted.shape):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..engines.cpu import unchanging
-from ..engines.ordinary import kept_memory
+from ..engines.ordinary import KeptMemory
 from ..errors import GatewiseError
 from .builder import located
 from .fusion import BATCHES, fusion_of
@@ -30,19 +29,10 @@ _RANDOM = ("random_tensor", "dropout_mask")
 Observer = Callable[[Operation, float, Sequence[Any]], None]
 
 
-@contextmanager
-def _errors_of(current: Callable[[], Operation | None]) -> Iterator[None]:
-    """Errors raised inside name the operation that was running and the line that made it."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        operation = current()
-        if operation is None:
-            raise
-        known = error if isinstance(error, GatewiseError) else GatewiseError(str(error) or type(error).__name__)
-        raise located(known, operation.kind, operation.name, operation.line) from error
+def _raised_in(operation: Operation, error: Exception) -> GatewiseError:
+    """The error with the operation that was running and the line that made it."""
+    known = error if isinstance(error, GatewiseError) else GatewiseError(str(error) or type(error).__name__)
+    return located(known, operation.kind, operation.name, operation.line)
 
 
 def needed(targets: Sequence[Tensor], operations: Sequence[Operation]) -> list[Operation]:
@@ -160,8 +150,13 @@ class Plan:
         size = math.prod(result.shape) * result.dtype.itemsize  # type: ignore[arg-type]
         if operation.kind != "constant" and size > most:
             return False
-        with np.errstate(all="ignore"), _errors_of(lambda: operation):
-            value = np.asarray(operation.rule.evaluate(numpy_place(), operation.attributes, *arrays))
+        try:
+            with np.errstate(all="ignore"):
+                value = np.asarray(operation.rule.evaluate(numpy_place(), operation.attributes, *arrays))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _raised_in(operation, error) from error
         (slot,) = self._new_slots(operation.results)
         constants[slot] = value
         return True
@@ -284,7 +279,7 @@ class Plan:
         step: Step | None = None
         place = self.place
         try:
-            with kept_memory(), np.errstate(all="ignore"), _errors_of(lambda: step.operation if step else None):
+            with KeptMemory(), np.errstate(all="ignore"):
                 for step in self.steps:
                     start = 0.0 if observe is None else time.perf_counter()
                     mode, results = step.mode, step.results
@@ -306,6 +301,12 @@ class Plan:
                         observe(step.operation, start, [slots[slot] for slot in results if slot >= 0])
                     for slot in step.frees:
                         slots[slot] = None
+        except MemoryError:
+            raise
+        except Exception as error:
+            if step is None:
+                raise
+            raise _raised_in(step.operation, error) from error
         finally:
             if token is not None:
                 RUN_NUMBER.reset(token)
