@@ -196,7 +196,7 @@ struct alignas(page) GradientPlan {
     }
     scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
     packed_a.reserve(arena, team, packed_rows * k_block);
-    packed_b.reserve(arena, team, k_block * std::min(std::max(state_columns, input_columns), n_block));
+    packed_b.reserve(arena, team, k_block * std::min(state_columns + input_columns, n_block));
     arena.allocate();
     everyone.reset(team);
     if (crews > 1) crew = std::make_unique<Barrier[]>(crews);

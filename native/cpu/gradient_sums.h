@@ -48,20 +48,31 @@ struct GradientSums : GradientPlan<Real> {
     int64_t index, count;
   };
 
-  // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
+  // A weight whose gradient is wanted: where its sums are, its columns, and the rows they come from.
   template <class SumsOf, class Right>
-  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, int64_t columns,
-                             SumsOf sums, Right right) const {
+  struct Wanted {
+    int64_t columns;
+    SumsOf sums;  // of a run
+    Right right;  // row k of the chunk
+  };
+  template <class SumsOf, class Right>
+  static Wanted<SumsOf, Right> wanted(int64_t columns, SumsOf sums, Right right) {
+    return {columns, sums, right};
+  }
+
+  // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
+  template <class One>
+  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, const One& one) const {
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
-    for (int64_t n = 0; n < columns; n += n_block) {
-      const int64_t width = std::min(n_block, columns - n);
+    for (int64_t n = 0; n < one.columns; n += n_block) {
+      const int64_t width = std::min(n_block, one.columns - n);
       for (int64_t k = 0; k < rows; ++k) {
-        const RightRow row = right(k);
+        const RightRow row = one.right(k);
         pack_row(B + k * width, width, row.from, row.dtype, row.index + n, row.count - n);
       }
       for (int64_t run = runs.begin; run < runs.end; ++run) {
-        const Sums to = sums(run);
+        const Sums to = one.sums(run);
         const int64_t count = run_rows(phase, run);
         const Real* from = left + run * units.width;
         if (rows == 1) {
@@ -76,40 +87,56 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
-  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of rows m.
-  template <class SumsOf, class Right>
-  void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun, int64_t columns,
-                       SumsOf sums, Right right) const {
-    if (!packed) return short_weight_gradient(thread, phase, left, runs, rows, columns, sums, right);
-    Real* A = packed_a.in(arena, thread);
-    Real* B = packed_b.in(arena, thread);
-    const int64_t left_stride = du_stride[phase];
-    for (int64_t n0 = 0; n0 < columns; n0 += n_block) {
-      const int64_t n1 = std::min(n0 + n_block, columns);
+  // Packs some columns of some rows that a gradient comes from, tile after tile; gives where the next may begin.
+  template <class One>
+  Real* pack_right(const One& one, const Range& columns, const Range& rows, Real* B) const {
+    for (int64_t k = rows.begin; k < rows.end; ++k) {
+      const RightRow row = one.right(k);
+      for (int64_t n = columns.begin, tile = 0; n < columns.end; n += tile) {
+        tile = vectors_at(n, one.columns) * lanes;
+        Real* to = B + (n - columns.begin) * rows.size() + (k - rows.begin) * tile;
+        pack_row(to, tile, row.from, row.dtype, row.index + n, row.count - n);
+      }
+    }
+    return B + columns.size() * rows.size();
+  }
+  // Rows m on of a run times what was packed so; gives where what was packed for the next begins.
+  template <class One>
+  const Real* add_products(const One& one, int64_t run, int64_t m, int64_t count, const Range& columns, int64_t K, const Real* A,
+                           const Real* B, bool add) const {
+    const Sums to = one.sums(run);
+    for (int64_t n = columns.begin; n < columns.end; n += wide * lanes) {
+      const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(count));
+      const char* panel = reinterpret_cast<const char*>(B + (n - columns.begin) * K);
+      product(K, A, packed_rows, panel, to.at + m * to.stride + n, to.stride, add);
+    }
+    return B + columns.size() * K;
+  }
+
+  // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of rows m. Gradients whose columns
+  // fit into n_block together may be made together: then what is packed of `left` serves all.
+  template <class... Ones>
+  void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun,
+                       const Ones&... ones) const {
+    if (!packed) return (short_weight_gradient(thread, phase, left, runs, rows, ones), ...);
+    Real* const A = packed_a.in(arena, thread);
+    Real* const packed_right = packed_b.in(arena, thread);
+    for (int64_t n0 = 0; n0 < std::max({ones.columns...}); n0 += n_block) {
+      const auto columns = [n0](const auto& one) { return Range{n0, std::min(n0 + n_block, one.columns)}; };
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
-        const int64_t depth_here = std::min(k_block, rows - k0);
-        for (int64_t k = 0; k < depth_here; ++k) {
-          const RightRow row = right(k0 + k);
-          for (int64_t n = n0, tile = 0; n < n1; n += tile) {
-            tile = vectors_at(n, columns) * lanes;
-            pack_row(B + (n - n0) * depth_here + k * tile, tile, row.from, row.dtype, row.index + n, row.count - n);
-          }
-        }
+        const Range depth_here{k0, std::min(k0 + k_block, rows)};
+        Real* to = packed_right;
+        ((to = pack_right(ones, columns(ones), depth_here, to)), ...);
         for (int64_t run = runs.begin; run < runs.end; ++run) {
-          const Sums to = sums(run);
           const Groups groups(run_rows(phase, run), tile_rows(wide));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
-            for (int64_t k = 0; k < depth_here; ++k) {
-              const Real* from = left + (k0 + k) * left_stride + run * units.width + m;
+            for (int64_t k = 0; k < depth_here.size(); ++k) {
+              const Real* from = left + (k0 + k) * du_stride[phase] + run * units.width + m;
               for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
             }
-            for (int64_t n = n0; n < n1; n += wide * lanes) {
-              const int vectors = vectors_at(n, columns);
-              const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors, static_cast<int>(count));
-              const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth_here);
-              product(depth_here, A, packed_rows, panel, to.at + m * to.stride + n, to.stride, begun || k0 > 0);
-            }
+            const Real* B = packed_right;
+            ((B = add_products(ones, run, m, count, columns(ones), depth_here.size(), A, B, begun || k0 > 0)), ...);
           }
         }
       }
@@ -121,20 +148,24 @@ struct GradientSums : GradientPlan<Real> {
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Range runs = part(run_count(phase), crew_size, own.member);
       if (runs.size() == 0) continue;
-      const Real* operands = operand[phase].in(arena, own.crew);
-      weight_gradient(
-          own.thread, phase, du[phase].in(arena, own.crew), runs, rows, begun, state_columns,
-          [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
+      const Real *operands = operand[phase].in(arena, own.crew), *left = du[phase].in(arena, own.crew);
+      const Real* input_left = source_rows(phase).in(arena, own.crew);
+      const auto recurrent = wanted(
+          state_columns, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
           [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
-      if (!has_input()) continue;
-      weight_gradient(
-          own.thread, phase, source_rows(phase).in(arena, own.crew), runs, rows, begun, input_columns,
-          [&](int64_t run) { return input_sums(own.number, phase, d, run); },
+      const auto input = wanted(
+          input_columns, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](int64_t k) {
             const int64_t t = t0 + k / section, n = own.section.begin + k % section;
             // a row past its end adds nothing, whatever it holds
             return RightRow{call.source, call.dtype, (t * call.N + n) * I, call.active(t, n) ? I : 0};
           });
+      if (has_input() && input_left == left && state_columns + input_columns <= n_block) {
+        weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent, input);
+        continue;
+      }
+      weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent);
+      if (has_input()) weight_gradient(own.thread, phase, input_left, runs, rows, begun, input);
     }
     bias_gradients(own, d, t0, steps);
   }
