@@ -59,7 +59,7 @@ struct GradientRun : GradientSums<Real> {
     const Real* A = du[phase].in(arena, own.crew) + chunk_row(own, slot, rows.begin) * du_stride[phase];
     if (!packed) {
       const Range columns{blocks.begin * units.width, std::min(blocks.end * units.width, call.H)};
-      unpacked_products(phase, d, call.recurrent_weight, call.H, rows.size(), columns, A, own.e, own_units, false);
+      unpacked_products(phase, d, false, rows.size(), columns, A, own.e, own_units, false);
       for (int64_t n = rows.begin; n < rows.end; ++n) {
         for (int64_t block = blocks.begin; block < blocks.end; ++block) {
           then(block, n, 1, own.e + own_place(own, n, block * units.width));
@@ -81,44 +81,50 @@ struct GradientRun : GradientSums<Real> {
 
   // What reaches the state before the step: what the cell passed on directly plus mask * e, nothing across a reset.
   void pass_on(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* e) const {
-    const int64_t t = step.t;
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t n = first_row + i;
-      if (!call.active(t, n)) continue;
-      for (int64_t at = 0; at < units.width; at += lanes) {
-        const int64_t unit = block * units.width + at, left = call.H - unit, place = own_place(*step.own, n, unit);
-        if (left <= 0) break;
-        Real* kept = step.own->dh + place;
-        Vec<Real> reaches = Vec<Real>::load(e + i * units.width + at);
-        if (call.mask != nullptr) reaches = reaches * load_mask<Real>(call, t, n, step.direction * call.H + unit, left);
-        const Vec<Real> sum = Vec<Real>::load(kept) + reaches;
-        (call.reset(t, n) ? Vec<Real>(0.0) : sum).store(kept);
-        if (cell.has_cell && call.reset(t, n)) Vec<Real>(0.0).store(step.own->dc + place);
+    const int64_t t = step.t, first = block * units.width, exist = std::min(units.width, call.H - first);
+    const bool plain = call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr;
+    for (int64_t n = first_row; n < first_row + rows; ++n, e += units.width) {
+      Real* kept = step.own->dh + own_place(*step.own, n, first);
+      for (int64_t at = 0; plain && at < exist; at += lanes) {
+        (Vec<Real>::load(kept + at) + Vec<Real>::load(e + at)).store(kept + at);
+      }
+      if (plain || !call.active(t, n)) continue;
+      const bool reset = call.reset(t, n);
+      for (int64_t at = 0; at < exist; at += lanes) {
+        Vec<Real> reaches = Vec<Real>::load(e + at);
+        if (call.mask != nullptr) reaches = reaches * load_mask<Real>(call, t, n, step.direction * call.H + first + at, exist - at);
+        const Vec<Real> sum = Vec<Real>::load(kept + at) + reaches;
+        (reset ? Vec<Real>(0.0) : sum).store(kept + at);
+        if (cell.has_cell && reset) Vec<Real>(0.0).store(step.own->dc + own_place(*step.own, n, first + at));
       }
     }
   }
 
   // q = operand R_o^T + b2 for every row of the chunk.
   void products_again(const GradientPart<Real>& own, int d, int64_t steps) const {
-    const Range &rows = own.rows, &blocks = own.blocks;
-    for (int64_t slot = 0; slot < steps; ++slot) {
-      const int64_t row = chunk_row(own, slot, rows.begin);
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        const Real* A = operand[0].in(arena, own.crew) + row * stride;
-        Real* to = q.in(arena, own.crew) + row * units.padded + block * units.width;
-        if (packed) {
-          const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
-          panel_product(rows.size(), call.H, A, stride, panel, units.vectors, to, units.padded, false);
-        } else {
-          const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
-          dot_products(rows.size(), std::min(units.width, call.H - unit), call.H, A, stride,
-                       static_cast<const Real*>(call.recurrent_weight) + first * call.H, to, units.padded);
-        }
-        const Real* b2 = secondary_bias.in(arena) + d * units.padded + block * units.width;
-        for (int64_t n = 0; n < rows.size(); ++n) {
-          for (int64_t at = 0; at < units.width; at += lanes) {
-            (Vec<Real>::load(to + n * units.padded + at) + Vec<Real>::load(b2 + at)).store(to + n * units.padded + at);
-          }
+    const bool together = grid.row_parts == 1;  // then the rows of all steps lie one after the other
+    const int64_t all = own.rows.size() * (together ? steps : 1), at_once = std::min<int64_t>(all, 48);
+    for (int64_t slot = 0; slot < (together ? 1 : steps); ++slot) {
+      const int64_t first = chunk_row(own, slot, own.rows.begin);
+      for (int64_t r = 0; r < all; r += at_once) products_of(own, d, first + r, std::min(at_once, all - r));
+    }
+  }
+  void products_of(const GradientPart<Real>& own, int d, int64_t row, int64_t rows) const {
+    const Real* A = operand[0].in(arena, own.crew) + row * stride;
+    for (int64_t block = own.blocks.begin; block < own.blocks.end; ++block) {
+      Real* to = q.in(arena, own.crew) + row * units.padded + block * units.width;
+      if (packed) {
+        const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
+        panel_product(rows, call.H, A, stride, panel, units.vectors, to, units.padded, false);
+      } else {
+        const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
+        dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride,
+                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, to, units.padded);
+      }
+      const Real* b2 = secondary_bias.in(arena) + d * units.padded + block * units.width;
+      for (int64_t n = 0; n < rows; ++n) {
+        for (int64_t at = 0; at < units.width; at += lanes) {
+          (Vec<Real>::load(to + n * units.padded + at) + Vec<Real>::load(b2 + at)).store(to + n * units.padded + at);
         }
       }
     }
@@ -176,9 +182,7 @@ struct GradientRun : GradientSums<Real> {
       return GradientStep<Real>{this, &own, d, t, before(d, t), t - t0, by_the_way && place + 1 < end ? time(place + 1) : -1};
     };
     for (int64_t place = begin; place < (by_the_way ? begin + 1 : end); ++place) {
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-        cell.rebuild(step_at(place), block, rows.begin, rows.size());
-      }
+      cell.rebuild(step_at(place), blocks, rows.begin, rows.size());
     }
     if (cell.needs_product) {
       if (!meet.wait(watch.stop)) return false;

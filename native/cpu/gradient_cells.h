@@ -24,7 +24,7 @@ struct GradientRow {
   static constexpr int G = Cell::gates;
   SavedRow<G> saved;
   Real *dh, *dc;
-  Real *du, *dx;  // of the phase's first gate; the others lie H apart
+  Real* du;       // of the phase's first gate; the others lie H apart
   Real* operand;  // of the second phase
   Real* next;     // of the step after this one; null: it is not made here
   const Real *q, *peephole;
@@ -42,7 +42,6 @@ struct GradientRow {
     dh = own.dh + run.own_place(own, n, 0);
     dc = own.dc + run.own_place(own, n, 0);
     du = run.du[PHASE].in(arena, own.crew) + row * run.du_stride[PHASE];
-    dx = run.dx.in(arena, own.crew) + row * run.du_stride[PHASE];
     operand = run.operand[1].in(arena, own.crew) + row * run.stride;
     const int64_t after = row + (step.after - step.t) * own.section.size();
     next = step.after < 0 ? nullptr : run.operand[0].in(arena, own.crew) + after * run.stride;
@@ -128,12 +127,12 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
   for (int g = first; g < first + count; ++g) {
     const int64_t place = (g - first) * H + unit;
     Units::store(in.du, Native<Real>::dtype, place, v.du[g], left);
-    if constexpr (Cell::dx_differs) Units::store(in.dx, Native<Real>::dtype, place, v.dx[g], left);
     if (!run.has_input()) {
       const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
       Units::store(call.d_source, call.dtype, in.saved.gate[g] + unit, value, left);
     }
   }
+  if constexpr (Cell::dx_differs) Units::store(in.du, Native<Real>::dtype, G * H + unit, v.dx[G - 1], left);
 }
 
 // The cell's gradient on some rows and blocks. `e`, for a phase that needs it, belongs to a single block.
@@ -154,14 +153,14 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
 
 // Phase 0's operand at this step, (reset ? 0 : previous state) * mask; 0 where the row takes no part.
 template <class Real, class Cell, class Act>
-void rebuild_operand(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows) {
+void rebuild_operand(const GradientStep<Real>& step, const Range& blocks, int64_t first_row, int64_t rows) {
   using V = Vec<Real>;
   constexpr int G = Cell::gates;
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
   const int d = step.direction;
-  const int64_t width = run.units.width, first = block * width;
+  const int64_t first = blocks.begin * run.units.width, exist = std::min(blocks.end * run.units.width, call.H) - first;
   for (int64_t n = first_row; n < first_row + rows; ++n) {
     const bool active = call.active(step.t, n);
     Real* to = run.operand[0].in(run.arena, step.own->crew) + run.chunk_row(*step.own, step.slot, n) * run.stride + first;
@@ -169,7 +168,6 @@ void rebuild_operand(const GradientStep<Real>& step, int64_t block, int64_t firs
     const SavedRow<G> saved(call, d, step.before, n);
     const Earlier earlier =
         run.earlier(call.output_given, call.init_state, d, step.t, Cell::restores_state ? -1 : step.before, n);
-    const int64_t exist = std::min(width, call.H - first);
     each_vector<Real, true>(call.dtype, 1, exist, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
       V operand(0.0);
       if (active) {

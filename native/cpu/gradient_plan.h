@@ -52,7 +52,7 @@ struct GradientCell {
   bool has_cell = false, peephole = false, needs_product = false, dx_differs = false, output_sees_new_cell = false;
   bool restores_state = false;
   GradientPointwise<Real> pointwise[2] = {nullptr, nullptr};
-  void (*rebuild)(const GradientStep<Real>&, int64_t block, int64_t first_row, int64_t rows) = nullptr;
+  void (*rebuild)(const GradientStep<Real>&, const Range& blocks, int64_t first_row, int64_t rows) = nullptr;
 };
 
 template <class Real>
@@ -83,13 +83,14 @@ struct alignas(page) GradientPlan {
   int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step
-  int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H]
+  int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H], that are rows of the weights
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
+  int64_t run_width = 0;                           // rows of a weight's gradient that are made together
   int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
-  Pieces<Real> du[2], dx, operand[2], q;    // of each crew
+  Pieces<Real> du[2], operand[2], q;        // of each crew
   Pieces<Real> dx_rows;                     // of each crew, or one of all rows
   Pieces<Real> d_recurrent[2], d_input[2];  // of each section, but for the first where the result itself can take the sums
   Pieces<Real> d_bias, d_peephole, d_secondary_bias;  // of each section
@@ -110,8 +111,10 @@ struct alignas(page) GradientPlan {
   }
   // Where in R or W the rows of a gate begin.
   int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
-  // The rows whose product with W is the source's gradient: du, or dx where they differ.
-  const Pieces<Real>& source_rows(int phase) const { return cell.dx_differs ? dx : du[phase]; }
+  // du is the gradient of both products. Where the last gate's differ, that of the input product lies beside it: so many columns
+  // further on. The columns before are the shared ones.
+  int64_t shared_depth(int phase) const { return depth[phase] - (cell.dx_differs ? call.H : 0); }
+  int64_t input_shift(int phase, int64_t column) const { return column < shared_depth(phase) ? 0 : call.H; }
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
   bool dx_apart() const { return call.dtype != Native<Real>::dtype; }
 
@@ -154,18 +157,20 @@ struct alignas(page) GradientPlan {
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
     // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
-    const int64_t arrays = cell.gates * (cell.dx_differs ? 2 : 1) + cell.phases + (cell.needs_product ? 1 : 0);
+    const int64_t arrays = cell.gates + (cell.dx_differs ? 1 : 0) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
     const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
     chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
     own_panels = crews == 1 && grid.row_parts == 1;
+    // Where sums are made in the result itself, a run has to lie within a gate; else it may have as many rows as suit the tiles.
+    run_width = H % units.width == 0 || crew_size > 2 ? units.width : 2 * tile_rows(wide);
     source_once = packed && has_input() && call.T * call.N <= 128;
     source_depth = std::max<int64_t>((64 << 10) / (most_source_tiles() * tile), 64);
 
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = cell.gate_count[phase] * H;
-      du_stride[phase] = spread<Real>((depth[phase] + lanes - 1) / lanes * lanes);
+      du_stride[phase] = spread<Real>((depth[phase] + (cell.dx_differs ? H : 0) + lanes - 1) / lanes * lanes);
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
@@ -177,7 +182,6 @@ struct alignas(page) GradientPlan {
         d_input[phase].reserve(arena, sections - in_place(call.I), depth[phase] * input_columns);
       }
     }
-    if (cell.dx_differs) dx.reserve(arena, crews, chunk * N * du_stride[0]);
     if (cell.needs_product) {
       if (packed) product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
       q.reserve(arena, crews, chunk * N * units.padded);

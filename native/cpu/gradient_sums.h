@@ -14,14 +14,24 @@ struct GradientSums : GradientPlan<Real> {
       Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
       Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
-      Base::du_column, Base::source_rows, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
+      Base::du_column, Base::shared_depth, Base::input_shift, Base::run_width, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
       Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once,
       Base::source_depth, Base::source_tiles, Base::pack_source;
   using Base::Base;
 
-  // The columns of du, which are rows of the weights, are taken in runs of `width`.
-  int64_t run_count(int phase) const { return (depth[phase] + units.width - 1) / units.width; }
-  int64_t run_rows(int phase, int64_t run) const { return std::min(units.width, depth[phase] - run * units.width); }
+  // The columns of du, which are rows of the weights, are taken in runs: those that are shared, then the others.
+  int64_t runs_of(int64_t count) const { return (count + run_width - 1) / run_width; }
+  int64_t run_count(int phase) const {
+    return runs_of(shared_depth(phase)) + runs_of(depth[phase] - shared_depth(phase));
+  }
+  int64_t run_begin(int phase, int64_t run) const {
+    const int64_t shared = runs_of(shared_depth(phase));
+    return run < shared ? run * run_width : shared_depth(phase) + (run - shared) * run_width;
+  }
+  int64_t run_rows(int phase, int64_t run) const {
+    const int64_t end = run < runs_of(shared_depth(phase)) ? shared_depth(phase) : depth[phase];
+    return std::min(run_width, end - run_begin(phase, run));
+  }
 
   // Where the sums of a run are, and the length of a row.
   struct Sums {
@@ -31,8 +41,9 @@ struct GradientSums : GradientPlan<Real> {
   Sums sums_of(int section, int phase, int d, int64_t run, const Pieces<Real>* apart, void* result, int64_t columns,
                int64_t padded) const {
     section -= in_place(columns);
-    if (section >= 0) return {apart[phase].in(arena, section) + run * units.width * padded, padded};
-    return {static_cast<Real*>(result) + row_of(phase, d, run * units.width) * columns, columns};
+    const int64_t begin = run_begin(phase, run);
+    if (section >= 0) return {apart[phase].in(arena, section) + begin * padded, padded};
+    return {static_cast<Real*>(result) + row_of(phase, d, begin) * columns, columns};
   }
   Sums recurrent_sums(int section, int phase, int d, int64_t run) const {
     return sums_of(section, phase, d, run, d_recurrent, call.d_recurrent_weight, call.H, state_columns);
@@ -48,16 +59,23 @@ struct GradientSums : GradientPlan<Real> {
     int64_t index, count;
   };
 
-  // A weight whose gradient is wanted: where its sums are, its columns, and the rows they come from.
+  // A weight whose gradient is wanted: its columns, where its sums are, and the rows they come from.
   template <class SumsOf, class Right>
   struct Wanted {
+    bool of_input;
     int64_t columns;
     SumsOf sums;  // of a run
     Right right;  // row k of the chunk
   };
   template <class SumsOf, class Right>
-  static Wanted<SumsOf, Right> wanted(int64_t columns, SumsOf sums, Right right) {
-    return {columns, sums, right};
+  static Wanted<SumsOf, Right> wanted(bool of_input, int64_t columns, SumsOf sums, Right right) {
+    return {of_input, columns, sums, right};
+  }
+  // The column of du that a run begins with.
+  template <class One>
+  int64_t left_column(const One& one, int phase, int64_t run) const {
+    const int64_t begin = run_begin(phase, run);
+    return begin + (one.of_input ? input_shift(phase, begin) : 0);
   }
 
   // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
@@ -74,7 +92,7 @@ struct GradientSums : GradientPlan<Real> {
       for (int64_t run = runs.begin; run < runs.end; ++run) {
         const Sums to = one.sums(run);
         const int64_t count = run_rows(phase, run);
-        const Real* from = left + run * units.width;
+        const Real* from = left + left_column(one, phase, run);
         if (rows == 1) {
           outer_product(count, width, from, B, to.at + n, to.stride);
           continue;
@@ -100,15 +118,26 @@ struct GradientSums : GradientPlan<Real> {
     }
     return B + columns.size() * rows.size();
   }
+  // The left operand of some rows of a run as it was packed, and from where.
+  struct PackedLeft {
+    Real* at;
+    const Real* from = nullptr;
+  };
   // Rows m on of a run times what was packed so; gives where what was packed for the next begins.
   template <class One>
-  const Real* add_products(const One& one, int64_t run, int64_t m, int64_t count, const Range& columns, int64_t K, const Real* A,
-                           const Real* B, bool add) const {
+  const Real* add_products(const One& one, int phase, int64_t run, int64_t m, int64_t count, const Range& columns, int64_t K,
+                           const Real* left, PackedLeft& A, const Real* B, bool add) const {
+    const Real* from = left + left_column(one, phase, run) + m;
+    for (int64_t k = 0; from != A.from && k < K; ++k) {
+      const Real* row = from + k * du_stride[phase];
+      for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(row + i).store(A.at + k * packed_rows + i);
+    }
+    A.from = from;
     const Sums to = one.sums(run);
     for (int64_t n = columns.begin; n < columns.end; n += wide * lanes) {
       const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(count));
       const char* panel = reinterpret_cast<const char*>(B + (n - columns.begin) * K);
-      product(K, A, packed_rows, panel, to.at + m * to.stride + n, to.stride, add);
+      product(K, A.at, packed_rows, panel, to.at + m * to.stride + n, to.stride, add);
     }
     return B + columns.size() * K;
   }
@@ -119,7 +148,6 @@ struct GradientSums : GradientPlan<Real> {
   void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun,
                        const Ones&... ones) const {
     if (!packed) return (short_weight_gradient(thread, phase, left, runs, rows, ones), ...);
-    Real* const A = packed_a.in(arena, thread);
     Real* const packed_right = packed_b.in(arena, thread);
     for (int64_t n0 = 0; n0 < std::max({ones.columns...}); n0 += n_block) {
       const auto columns = [n0](const auto& one) { return Range{n0, std::min(n0 + n_block, one.columns)}; };
@@ -131,12 +159,11 @@ struct GradientSums : GradientPlan<Real> {
           const Groups groups(run_rows(phase, run), tile_rows(wide));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
-            for (int64_t k = 0; k < depth_here.size(); ++k) {
-              const Real* from = left + (k0 + k) * du_stride[phase] + run * units.width + m;
-              for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(from + i).store(A + k * packed_rows + i);
-            }
+            PackedLeft A{packed_a.in(arena, thread)};
             const Real* B = packed_right;
-            ((B = add_products(ones, run, m, count, columns(ones), depth_here.size(), A, B, begun || k0 > 0)), ...);
+            ((B = add_products(ones, phase, run, m, count, columns(ones), depth_here.size(), left + k0 * du_stride[phase], A, B,
+                               begun || k0 > 0)),
+             ...);
           }
         }
       }
@@ -149,23 +176,22 @@ struct GradientSums : GradientPlan<Real> {
       const Range runs = part(run_count(phase), crew_size, own.member);
       if (runs.size() == 0) continue;
       const Real *operands = operand[phase].in(arena, own.crew), *left = du[phase].in(arena, own.crew);
-      const Real* input_left = source_rows(phase).in(arena, own.crew);
       const auto recurrent = wanted(
-          state_columns, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
+          false, state_columns, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
           [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
       const auto input = wanted(
-          input_columns, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
+          true, input_columns, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](int64_t k) {
             const int64_t t = t0 + k / section, n = own.section.begin + k % section;
             // a row past its end adds nothing, whatever it holds
             return RightRow{call.source, call.dtype, (t * call.N + n) * I, call.active(t, n) ? I : 0};
           });
-      if (has_input() && input_left == left && state_columns + input_columns <= n_block) {
+      if (has_input() && state_columns + input_columns <= n_block) {
         weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent, input);
         continue;
       }
       weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent);
-      if (has_input()) weight_gradient(own.thread, phase, input_left, runs, rows, begun, input);
+      if (has_input()) weight_gradient(own.thread, phase, left, runs, rows, begun, input);
     }
     bias_gradients(own, d, t0, steps);
   }
@@ -190,8 +216,8 @@ struct GradientSums : GradientPlan<Real> {
     for (int g = 0; g < cell.gates; ++g) {
       const int phase = phase_of(g);
       const int64_t column = du_column(g, blocks.begin);
-      add_rows(d_bias.in(arena, own.number) + g * units.padded + first, source_rows(phase).in(arena, own.crew) + column,
-               du_stride[phase], rows, columns);
+      add_rows(d_bias.in(arena, own.number) + g * units.padded + first,
+               du[phase].in(arena, own.crew) + column + input_shift(phase, column), du_stride[phase], rows, columns);
       if (g == cell.gates - 1 && cell.needs_product) {
         add_rows(d_secondary_bias.in(arena, own.number) + first, du[phase].in(arena, own.crew) + column, du_stride[phase], rows,
                  columns);
@@ -223,13 +249,14 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
-  // C = du R, or dx W, with some columns of the weight as the caller gave it.
-  void unpacked_products(int phase, int d, const void* weight, int64_t width, int64_t rows, const Range& columns, const Real* A,
-                         Real* C, int64_t ldc, bool add) const {
-    for (int k = 0; k < cell.gate_count[phase]; ++k) {
-      const Real* B = static_cast<const Real*>(weight) + weight_row(d, cell.first_gate[phase] + k) * width;
-      row_products(rows, columns.size(), call.H, A + k * call.H, du_stride[phase], B + columns.begin, width,
-                   C, ldc, add || k > 0);
+  // C = du R, or du W, with some columns of the weight as the caller gave it.
+  void unpacked_products(int phase, int d, bool of_input, int64_t rows, const Range& columns, const Real* A, Real* C, int64_t ldc,
+                         bool add) const {
+    const Real* weight = static_cast<const Real*>(of_input ? call.input_weight : call.recurrent_weight);
+    const int64_t width = of_input ? call.I : call.H;
+    for (int64_t k = 0; k < depth[phase]; k += call.H) {
+      row_products(rows, columns.size(), call.H, A + k + (of_input ? input_shift(phase, k) : 0), du_stride[phase],
+                   weight + row_of(phase, d, k) * width + columns.begin, width, C, ldc, add || k > 0);
     }
   }
 
@@ -239,7 +266,7 @@ struct GradientSums : GradientPlan<Real> {
       const Range vectors = part(input_columns / lanes, crew_size, own.member);
       const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
       for (int phase = 0; phase < cell.phases; ++phase) {
-        unpacked_products(phase, d, call.input_weight, call.I, steps * call.N, columns, source_rows(phase).in(arena, own.crew),
+        unpacked_products(phase, d, true, steps * call.N, columns, du[phase].in(arena, own.crew),
                           static_cast<Real*>(call.d_source) + t0 * call.N * call.I + columns.begin, call.I, phase > 0 || d > 0);
       }
       return;
@@ -255,13 +282,13 @@ struct GradientSums : GradientPlan<Real> {
       Real* out = static_cast<Real*>(call.d_source) + first * I;
       if (dx_apart()) out = call.D == 2 ? dx_rows.in(arena, 0) + first * I : dx_rows.in(arena, own.crew) + r * I;
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const Real* A = source_rows(phase).in(arena, own.crew) + r * du_stride[phase];
-        const int64_t depth_at_once = source_once ? source_depth : depth[phase];
-        for (int64_t k = 0; k < depth[phase]; k += depth_at_once) {
-          const Range these{k, std::min(k + depth_at_once, depth[phase])};
-          if (source_once) pack_source(own.thread, phase, d, these);
+        const Real* A = du[phase].in(arena, own.crew) + r * du_stride[phase];
+        const int64_t most = source_once ? source_depth : depth[phase], shared = shared_depth(phase);
+        for (int64_t k = 0, end = 0; k < depth[phase]; k = end) {
+          end = std::min(k + most, k < shared ? shared : depth[phase]);
+          if (source_once) pack_source(own.thread, phase, d, {k, end});
           for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
-            source_tile(own.thread, d, phase, tile, A + k, these.size(), here, out, phase > 0 || d > 0 || k > 0);
+            source_tile(own.thread, d, phase, tile, {k, end}, A, here, out, phase > 0 || d > 0 || k > 0);
           }
         }
       }
@@ -272,13 +299,14 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
-  // out (+)= A times the panel of one tile of columns: `rows` rows of A, K long.
-  void source_tile(int thread, int d, int phase, int64_t number, const Real* A, int64_t K, int64_t rows, Real* out,
+  // out (+)= some columns of du, from row A on, times the panel of one tile of W's columns.
+  void source_tile(int thread, int d, int phase, int64_t number, const Range& depth_here, const Real* A, int64_t rows, Real* out,
                    bool add) const {
     const int64_t I = call.I, i = number * wide * lanes, lda = du_stride[phase];
     const int vectors = vectors_at(i, input_columns);
-    const int64_t tile = vectors * lanes;
-    const Panel<Real> panel = source_panel(thread, phase, d, number);
+    const int64_t tile = vectors * lanes, K = depth_here.size();
+    const Panel<Real> panel = source_panel(thread, phase, d, number) + (source_once ? 0 : depth_here.begin * tile);
+    A += depth_here.begin + input_shift(phase, depth_here.begin);
     Real* tail = scratch.in(arena, thread);
     const Groups groups(rows, tile_rows(wide));
     for (int64_t g = 0; g < groups.count; ++g) {
@@ -339,7 +367,8 @@ struct GradientSums : GradientPlan<Real> {
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Range runs = part(run_count(phase), team, thread);  // those this thread has added up
       const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
-      for (int64_t k = runs.begin * width; k < std::min(runs.end * width, depth[phase]) && !all_in_place; ++k) {
+      const int64_t end = runs.size() == 0 ? 0 : run_begin(phase, runs.end - 1) + run_rows(phase, runs.end - 1);
+      for (int64_t k = run_begin(phase, runs.begin); k < end && !all_in_place; ++k) {
         const int64_t row = row_of(phase, d, k);
         if (!in_place(H)) {
           write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
