@@ -33,10 +33,37 @@ struct GradientSums : GradientPlan<Real> {
     return std::min(run_width, end - run_begin(phase, run));
   }
 
+  // What one of several threads makes of the weights' gradients: some runs of rows, and of each weight some of the columns.
+  struct Share {
+    Range runs;
+    int column_parts, column_part;
+  };
+  int64_t tiles_of(int64_t columns) const { return (columns + wide * lanes - 1) / (wide * lanes); }
+  Range columns_of(const Share& share, int64_t columns) const {
+    const Range tiles = part(tiles_of(columns), share.column_parts, share.column_part);
+    return {tiles.begin * wide * lanes, std::min(tiles.end * wide * lanes, columns)};
+  }
+  // By runs, unless there are too few of them for all threads: threads that write to the same rows take lines from each other. So
+  // short calls and sums of several sections, which are small, are always divided by runs.
+  Share share_of(int phase, int parts, int number) const {
+    const int64_t runs = run_count(phase);
+    const auto most = [](int64_t count, int shares) { return (count + shares - 1) / shares; };
+    int best = 1;
+    int64_t least = 0;
+    for (int across = 1; across <= (packed && sections == 1 ? parts : 1); ++across) {
+      if (parts % across != 0) continue;
+      const int64_t tiles = most(tiles_of(state_columns), across) + (has_input() ? most(tiles_of(input_columns), across) : 0);
+      const int64_t work = most(runs, parts / across) * tiles;  // of the largest share
+      if (5 * work < 4 * least || across == 1) best = across, least = work;
+    }
+    return {part(runs, parts / best, number / best), best, number % best};
+  }
+
   // Where the sums of a run are, and the length of a row.
   struct Sums {
     Real* at;
     int64_t stride;
+    Sums operator+(int64_t column) const { return {at + column, stride}; }
   };
   Sums sums_of(int section, int phase, int d, int64_t run, const Pieces<Real>* apart, void* result, int64_t columns,
                int64_t padded) const {
@@ -59,17 +86,18 @@ struct GradientSums : GradientPlan<Real> {
     int64_t index, count;
   };
 
-  // A weight whose gradient is wanted: its columns, where its sums are, and the rows they come from.
+  // A weight whose gradient is wanted: its columns and those that a thread makes, where its sums are, and the rows they come from.
   template <class SumsOf, class Right>
   struct Wanted {
     bool of_input;
     int64_t columns;
+    Range own;
     SumsOf sums;  // of a run
     Right right;  // row k of the chunk
   };
   template <class SumsOf, class Right>
-  static Wanted<SumsOf, Right> wanted(bool of_input, int64_t columns, SumsOf sums, Right right) {
-    return {of_input, columns, sums, right};
+  static Wanted<SumsOf, Right> wanted(bool of_input, int64_t columns, const Range& own, SumsOf sums, Right right) {
+    return {of_input, columns, own, sums, right};
   }
   // The column of du that a run begins with.
   template <class One>
@@ -83,8 +111,8 @@ struct GradientSums : GradientPlan<Real> {
   void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, const One& one) const {
     Real* A = packed_a.in(arena, thread);
     Real* B = packed_b.in(arena, thread);
-    for (int64_t n = 0; n < one.columns; n += n_block) {
-      const int64_t width = std::min(n_block, one.columns - n);
+    for (int64_t n = one.own.begin; n < one.own.end; n += n_block) {
+      const int64_t width = std::min(n_block, one.own.end - n);
       for (int64_t k = 0; k < rows; ++k) {
         const RightRow row = one.right(k);
         pack_row(B + k * width, width, row.from, row.dtype, row.index + n, row.count - n);
@@ -108,7 +136,7 @@ struct GradientSums : GradientPlan<Real> {
   // Packs some columns of some rows that a gradient comes from, tile after tile; gives where the next may begin.
   template <class One>
   Real* pack_right(const One& one, const Range& columns, const Range& rows, Real* B) const {
-    for (int64_t k = rows.begin; k < rows.end; ++k) {
+    for (int64_t k = rows.begin; columns.size() > 0 && k < rows.end; ++k) {
       const RightRow row = one.right(k);
       for (int64_t n = columns.begin, tile = 0; n < columns.end; n += tile) {
         tile = vectors_at(n, one.columns) * lanes;
@@ -149,8 +177,10 @@ struct GradientSums : GradientPlan<Real> {
                        const Ones&... ones) const {
     if (!packed) return (short_weight_gradient(thread, phase, left, runs, rows, ones), ...);
     Real* const packed_right = packed_b.in(arena, thread);
-    for (int64_t n0 = 0; n0 < std::max({ones.columns...}); n0 += n_block) {
-      const auto columns = [n0](const auto& one) { return Range{n0, std::min(n0 + n_block, one.columns)}; };
+    for (int64_t n0 = 0; n0 < std::max({ones.own.size()...}); n0 += n_block) {
+      const auto columns = [n0](const auto& one) {
+        return Range{one.own.begin + n0, std::min(one.own.begin + n0 + n_block, one.own.end)};
+      };
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
         const Range depth_here{k0, std::min(k0 + k_block, rows)};
         Real* to = packed_right;
@@ -173,20 +203,21 @@ struct GradientSums : GradientPlan<Real> {
   void weight_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps, bool begun) const {
     const int64_t section = own.section.size(), rows = steps * section, I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range runs = part(run_count(phase), crew_size, own.member);
-      if (runs.size() == 0) continue;
+      const Share share = share_of(phase, crew_size, own.member);
+      if (share.runs.size() == 0) continue;
+      const Range &runs = share.runs, states = columns_of(share, state_columns), inputs = columns_of(share, input_columns);
       const Real *operands = operand[phase].in(arena, own.crew), *left = du[phase].in(arena, own.crew);
       const auto recurrent = wanted(
-          false, state_columns, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
+          false, state_columns, states, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
           [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
       const auto input = wanted(
-          true, input_columns, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
+          true, input_columns, inputs, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](int64_t k) {
             const int64_t t = t0 + k / section, n = own.section.begin + k % section;
             // a row past its end adds nothing, whatever it holds
             return RightRow{call.source, call.dtype, (t * call.N + n) * I, call.active(t, n) ? I : 0};
           });
-      if (has_input() && state_columns + input_columns <= n_block) {
+      if (has_input() && states.size() + inputs.size() <= n_block) {
         weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent, input);
         continue;
       }
@@ -346,11 +377,14 @@ struct GradientSums : GradientPlan<Real> {
     const int64_t first = blocks.begin * units.width, count = blocks.size() * units.width;
     for (int section = 1; section < sections; ++section) {
       for (int phase = 0; phase < cell.phases; ++phase) {
-        const Range runs = part(run_count(phase), team, thread);
-        for (int64_t run = runs.begin; run < runs.end; ++run) {
+        const Share share = share_of(phase, team, thread);
+        for (int64_t run = share.runs.begin; run < share.runs.end; ++run) {
           const int64_t rows = run_rows(phase, run);
-          add(recurrent_sums(0, phase, d, run), recurrent_sums(section, phase, d, run), rows, state_columns);
-          if (has_input()) add(input_sums(0, phase, d, run), input_sums(section, phase, d, run), rows, input_columns);
+          const Range states = columns_of(share, state_columns), inputs = columns_of(share, input_columns);
+          add(recurrent_sums(0, phase, d, run) + states.begin, recurrent_sums(section, phase, d, run) + states.begin, rows,
+              states.size());
+          if (!has_input()) continue;
+          add(input_sums(0, phase, d, run) + inputs.begin, input_sums(section, phase, d, run) + inputs.begin, rows, inputs.size());
         }
       }
       const auto add_gates = [&](const Pieces<Real>& sums, int gates) {
@@ -362,20 +396,22 @@ struct GradientSums : GradientPlan<Real> {
     }
   }
 
+  // Some columns of a run's sums to a result with `columns` of them, unless they are made there.
+  void hand_over(void* result, int phase, int d, int64_t run, const Sums& from, const Range& own, int64_t columns) const {
+    const int64_t begin = run_begin(phase, run), count = std::min(own.end, columns) - own.begin;
+    for (int64_t k = 0; !in_place(columns) && count > 0 && k < run_rows(phase, run); ++k) {
+      write_run(result, call.dtype, row_of(phase, d, begin + k) * columns + own.begin, from.at + k * from.stride + own.begin, count);
+    }
+  }
+
   void hand_over_sums(int thread, int d) const {
     const int64_t H = call.H, GH = cell.gates * H, width = units.width;
     for (int phase = 0; phase < cell.phases; ++phase) {
-      const Range runs = part(run_count(phase), team, thread);  // those this thread has added up
-      const bool all_in_place = in_place(H) && (!has_input() || in_place(call.I));
-      const int64_t end = runs.size() == 0 ? 0 : run_begin(phase, runs.end - 1) + run_rows(phase, runs.end - 1);
-      for (int64_t k = run_begin(phase, runs.begin); k < end && !all_in_place; ++k) {
-        const int64_t row = row_of(phase, d, k);
-        if (!in_place(H)) {
-          write_run(call.d_recurrent_weight, call.dtype, row * H, d_recurrent[phase].in(arena, 0) + k * state_columns, H);
-        }
-        if (has_input() && !in_place(call.I)) {
-          write_run(call.d_input_weight, call.dtype, row * call.I, d_input[phase].in(arena, 0) + k * input_columns, call.I);
-        }
+      const Share share = share_of(phase, team, thread);  // what this thread has added up
+      for (int64_t run = share.runs.begin; run < share.runs.end; ++run) {
+        hand_over(call.d_recurrent_weight, phase, d, run, recurrent_sums(0, phase, d, run), columns_of(share, state_columns), H);
+        if (!has_input()) continue;
+        hand_over(call.d_input_weight, phase, d, run, input_sums(0, phase, d, run), columns_of(share, input_columns), call.I);
       }
     }
     const Range blocks = part(units.blocks, team, thread);
