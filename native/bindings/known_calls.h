@@ -36,7 +36,7 @@ class KnownCalls {
     for (auto [name, value] : given) {
       if (is_absent(name.ptr(), value.ptr(), descriptor)) continue;
       const int place = place_of(nb::cast<std::string>(name));
-      if (get(call, place) != arguments.data[known.inputs.size()]) return;  // the engine works on a copy
+      if (get(call, place) != NumpyArray::of(arguments.arrays[known.inputs.size()]).data) return;  // the engine works on a copy
       known.held.push_back(nb::borrow(name));
       known.held.push_back(nb::borrow(NumpyArray::of(value).dtype));
       known.inputs.push_back(place);
@@ -67,7 +67,7 @@ class KnownCalls {
     Call call = known->call;
     for (size_t i = 0; i < known->inputs.size(); ++i) {
       const int place = known->inputs[i];
-      set(call, place, arguments.data[i]);
+      set(call, place, NumpyArray::of(arguments.arrays[i]).data);
       const auto constant = [&] { return ConstantArray::of(arguments.arrays[i], static_cast<size_t>(size_of(call.dtype))); };
       if (place == offsetof(Call, recurrent_weight)) call.recurrent_constant = constant();
       if (place == offsetof(Call, input_weight)) call.input_constant = constant();
@@ -93,7 +93,6 @@ class KnownCalls {
   struct Arguments {
     std::string layout;  // the operation, then name, dtype and shape of each argument
     std::vector<nb::handle> arrays;
-    std::vector<const void*> data;
   };
   struct Made {
     int place;
@@ -114,11 +113,10 @@ class KnownCalls {
     return value == Py_None || (value == descriptor.ptr() && PyUnicode_CompareWithASCIIString(name, "descriptor") == 0);
   }
 
-  // Layout and memory of all arguments; false if one is not a whole, aligned array of NumPy's own.
+  // Layout of all arguments, and the arrays themselves; false if one is not a whole, aligned array of NumPy's own.
   bool read(const char* operation, nb::handle descriptor, const nb::dict& given, Arguments& to) const {
     to.layout.reserve(512);
     to.arrays.reserve(20);
-    to.data.reserve(20);
     const auto add = [&](int64_t number) { to.layout.append(reinterpret_cast<const char*>(&number), sizeof number); };
     to.layout.append(operation);
     const Numpy& numpy = Numpy::get();
@@ -133,7 +131,6 @@ class KnownCalls {
       for (int axis = 0; axis < array.axes; ++axis) add(array.shape[axis]);
       add(-1);
       to.arrays.push_back(value);
-      to.data.push_back(array.data);
     }
     return true;
   }

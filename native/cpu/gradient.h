@@ -82,20 +82,18 @@ struct GradientRun : GradientSums<Real> {
   // What reaches the state before the step: what the cell passed on directly plus mask * e, nothing across a reset.
   void pass_on(const GradientStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, const Real* e) const {
     const int64_t t = step.t, first = block * units.width, exist = std::min(units.width, call.H - first);
-    const bool plain = call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr;
     for (int64_t n = first_row; n < first_row + rows; ++n, e += units.width) {
-      Real* kept = step.own->dh + own_place(*step.own, n, first);
-      for (int64_t at = 0; plain && at < exist; at += lanes) {
-        (Vec<Real>::load(kept + at) + Vec<Real>::load(e + at)).store(kept + at);
-      }
-      if (plain || !call.active(t, n)) continue;
+      if (!call.active(t, n)) continue;
+      const int64_t place = own_place(*step.own, n, first);
       const bool reset = call.reset(t, n);
       for (int64_t at = 0; at < exist; at += lanes) {
         Vec<Real> reaches = Vec<Real>::load(e + at);
-        if (call.mask != nullptr) reaches = reaches * load_mask<Real>(call, t, n, step.direction * call.H + first + at, exist - at);
-        const Vec<Real> sum = Vec<Real>::load(kept + at) + reaches;
-        (reset ? Vec<Real>(0.0) : sum).store(kept + at);
-        if (cell.has_cell && reset) Vec<Real>(0.0).store(step.own->dc + own_place(*step.own, n, first + at));
+        if (call.mask != nullptr) {
+          reaches = reaches * load_mask<Real>(call, t, n, step.direction * call.H + first + at, exist - at);
+        }
+        Real* kept = step.own->dh + place + at;
+        (reset ? Vec<Real>(0.0) : Vec<Real>::load(kept) + reaches).store(kept);
+        if (cell.has_cell && reset) Vec<Real>(0.0).store(step.own->dc + place + at);
       }
     }
   }

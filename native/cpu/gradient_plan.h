@@ -113,7 +113,8 @@ struct alignas(page) GradientPlan {
   int64_t weight_row(int d, int gate) const { return (d * cell.gates + call.slot[gate]) * call.H; }
   // du is the gradient of both products. Where the last gate's differ, that of the input product lies beside it: so many columns
   // further on. The columns before are the shared ones.
-  int64_t shared_depth(int phase) const { return depth[phase] - (cell.dx_differs ? call.H : 0); }
+  int64_t apart_depth() const { return cell.dx_differs ? call.H : 0; }
+  int64_t shared_depth(int phase) const { return depth[phase] - apart_depth(); }
   int64_t input_shift(int phase, int64_t column) const { return column < shared_depth(phase) ? 0 : call.H; }
   // A 16-bit source's gradient is summed over two directions in Real; else it goes straight to the result.
   bool dx_apart() const { return call.dtype != Native<Real>::dtype; }
@@ -170,7 +171,7 @@ struct alignas(page) GradientPlan {
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = cell.gate_count[phase] * H;
-      du_stride[phase] = spread<Real>((depth[phase] + (cell.dx_differs ? H : 0) + lanes - 1) / lanes * lanes);
+      du_stride[phase] = spread<Real>((depth[phase] + apart_depth() + lanes - 1) / lanes * lanes);
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
@@ -240,7 +241,8 @@ struct alignas(page) GradientPlan {
   // Panels of R, whose columns are H in blocks, and of W, whose columns are I in tiles; of both, row k belongs to column k of
   // du. A gap after each keeps the same row of all panels from meeting at one place of the cache.
   static constexpr int64_t gap = 3 * lanes;
-  int64_t input_tiles() const { return (input_columns + wide * lanes - 1) / (wide * lanes); }
+  int64_t tiles_of(int64_t columns) const { return (columns + wide * lanes - 1) / (wide * lanes); }
+  int64_t input_tiles() const { return tiles_of(input_columns); }
   Panel<Real> back_panel(int phase, int d, int64_t block) const {
     return back_panels[phase].in(arena) + (d * units.blocks + block) * (units.width * depth[phase] + gap);
   }

@@ -14,16 +14,14 @@ struct GradientSums : GradientPlan<Real> {
       Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
       Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
-      Base::du_column, Base::shared_depth, Base::input_shift, Base::run_width, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block,
-      Base::n_block, Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once,
-      Base::source_depth, Base::source_tiles, Base::pack_source;
+      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::tiles_of, Base::dx_apart,
+      Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block, Base::packed_rows, Base::vectors_at,
+      Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth, Base::source_tiles, Base::pack_source;
   using Base::Base;
 
   // The columns of du, which are rows of the weights, are taken in runs: those that are shared, then the others.
   int64_t runs_of(int64_t count) const { return (count + run_width - 1) / run_width; }
-  int64_t run_count(int phase) const {
-    return runs_of(shared_depth(phase)) + runs_of(depth[phase] - shared_depth(phase));
-  }
+  int64_t run_count(int phase) const { return runs_of(shared_depth(phase)) + runs_of(apart_depth()); }
   int64_t run_begin(int phase, int64_t run) const {
     const int64_t shared = runs_of(shared_depth(phase));
     return run < shared ? run * run_width : shared_depth(phase) + (run - shared) * run_width;
@@ -38,7 +36,6 @@ struct GradientSums : GradientPlan<Real> {
     Range runs;
     int column_parts, column_part;
   };
-  int64_t tiles_of(int64_t columns) const { return (columns + wide * lanes - 1) / (wide * lanes); }
   Range columns_of(const Share& share, int64_t columns) const {
     const Range tiles = part(tiles_of(columns), share.column_parts, share.column_part);
     return {tiles.begin * wide * lanes, std::min(tiles.end * wide * lanes, columns)};
@@ -227,7 +224,7 @@ struct GradientSums : GradientPlan<Real> {
     bias_gradients(own, d, t0, steps);
   }
 
-  // to[] += the sum of some rows of du or dx, eight at a time.
+  // to[] += the sum of some rows of du, eight at a time.
   static void add_rows(Real* to, const Real* from, int64_t from_stride, int64_t rows, int64_t columns) {
     for (int64_t k = 0; k < rows; k += 8, from += 8 * from_stride) {
       const int64_t count = std::min<int64_t>(8, rows - k);
@@ -400,7 +397,8 @@ struct GradientSums : GradientPlan<Real> {
   void hand_over(void* result, int phase, int d, int64_t run, const Sums& from, const Range& own, int64_t columns) const {
     const int64_t begin = run_begin(phase, run), count = std::min(own.end, columns) - own.begin;
     for (int64_t k = 0; !in_place(columns) && count > 0 && k < run_rows(phase, run); ++k) {
-      write_run(result, call.dtype, row_of(phase, d, begin + k) * columns + own.begin, from.at + k * from.stride + own.begin, count);
+      const int64_t place = row_of(phase, d, begin + k) * columns + own.begin;
+      write_run(result, call.dtype, place, from.at + k * from.stride + own.begin, count);
     }
   }
 

@@ -72,8 +72,9 @@ class Step:
 def _prepared_inputs(step: Step) -> list[int]:
     """The slots of the arguments that the operation prepares where they are constants."""
     wanted = step.operation.rule.prepares
-    names = step.attributes["arguments"] if wanted else ()
-    return [slot for name, slot in zip(names, step.inputs, strict=False) if name in wanted]
+    if not wanted:
+        return []
+    return [slot for name, slot in zip(step.attributes["arguments"], step.inputs, strict=True) if name in wanted]
 
 
 class Plan:
