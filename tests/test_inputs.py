@@ -156,7 +156,8 @@ def test_every_instruction_set(name: str) -> None:
     try:
         assert native.use_instruction_set(name)
         assert native.instruction_set() == name
-        for case in sample(300, 7):
+        few_rows = cases_with(40, 8, N=(1, 2), H=126)  # blocks of units as wide as they get
+        for case in [*sample(300, 7), *few_rows]:
             assert check_case(case, "cpu") == [], str(case)
     finally:
         native.use_instruction_set(before)

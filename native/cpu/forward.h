@@ -100,7 +100,10 @@ struct alignas(page) ForwardRun {
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
-    units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, std::max(1, most / least_gates)));
+    int vectors = vectors_per_block<Real>(call.H, std::max(1, most / least_gates));
+    // One or two rows: what goes with a block counts, and its tiles need sums enough under way.
+    if (call.N <= 2) vectors = std::max(vectors, vectors_per_block<Real>(call.H, most_vectors, threads));
+    units = Layout::make<Real>(call.H, vectors);
     units.narrow_last<Real>(call.H);
     const int64_t N = call.N;
     const double R = static_cast<double>(cell.gates * units.padded * call.H);

@@ -162,29 +162,50 @@ struct Transposed<uint16_t> {  // as many as there are floats in a vector
   typedef uint16_t Mask __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
 };
 
+// A vector of four floats each from as many rows, K apart, as there is room for.
+GATEWISE_INLINE Transposed<float>::Vector quarters(const float* from, int64_t K) {
+  Transposed<float>::Vector joined;
+#if defined(__AVX2__)
+  const auto pair = [&](int64_t row, int64_t other) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + row * K)), _mm_loadu_ps(from + other * K), 1);
+  };
 #if defined(__AVX512F__)
-// to[k * stride + row] = from[row * K + k], 16 by 16: loads put quarters of four rows side by side, so that only the small
-// transposes within quarters are left.
+  joined = (Transposed<float>::Vector)_mm512_insertf32x8(_mm512_castps256_ps512(pair(0, 4)), pair(8, 12), 1);
+#else
+  joined = (Transposed<float>::Vector)pair(0, 4);
+#endif
+#else
+  (void)K;
+  std::memcpy(&joined, from, sizeof joined);
+#endif
+  return joined;
+}
+
+// to[k * stride + row] = from[row * K + k] for a square as wide as a vector: loads put four numbers of each of several rows side
+// by side, so that only the small transposes of four by four are left, which need not cross the parts of a vector.
 inline void transpose_square(float* to, int64_t stride, const float* from, int64_t K) {
-  for (int k = 0; k < 16; k += 4) {
-    __m512 rows[4];
+  using Vector = Transposed<float>::Vector;
+  constexpr int lanes = sizeof(Vector) / sizeof(float);
+  Transposed<float>::Mask low, high, front, back;  // of two vectors: single numbers by turns, and pairs
+  for (int j = 0; j < lanes; ++j) {
+    low[j] = j / 4 * 4 + j % 4 / 2 + j % 2 * lanes;
+    high[j] = low[j] + 2;
+    front[j] = j / 4 * 4 + j % 2 + j % 4 / 2 * lanes;
+    back[j] = front[j] + 2;
+  }
+  for (int k = 0; k < lanes; k += 4) {
+    Vector rows[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const auto quarter = [&](int row) { return _mm_loadu_ps(from + row * K + k); };
-      const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(quarter(i)), quarter(i + 4), 1);
-      const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(quarter(i + 8)), quarter(i + 12), 1);
-      rows[i] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
-    }
-    const auto join = [&](int j, const __m512& a, const __m512& b) {
-      const __m512d low = _mm512_castps_pd(a), high = _mm512_castps_pd(b);
-      _mm512_storeu_pd(to + (k + j) * stride, _mm512_unpacklo_pd(low, high));
-      _mm512_storeu_pd(to + (k + j + 1) * stride, _mm512_unpackhi_pd(low, high));
+    for (int i = 0; i < 4; ++i) rows[i] = quarters(from + i * K + k, K);
+    const auto store = [&](int j, const Vector& column) { std::memcpy(to + (k + j) * stride, &column, sizeof column); };
+    const auto join = [&](int j, const Vector& a, const Vector& b) {
+      store(j, __builtin_shuffle(a, b, front));
+      store(j + 1, __builtin_shuffle(a, b, back));
     };
-    join(0, _mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpacklo_ps(rows[2], rows[3]));
-    join(2, _mm512_unpackhi_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[2], rows[3]));
+    join(0, __builtin_shuffle(rows[0], rows[1], low), __builtin_shuffle(rows[2], rows[3], low));
+    join(2, __builtin_shuffle(rows[0], rows[1], high), __builtin_shuffle(rows[2], rows[3], high));
   }
 }
-#endif
 
 // Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[lane * K + k]. Lanes beyond
 // `count` become 0.
@@ -195,12 +216,10 @@ void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K,
   int64_t k = 0;
   if (count >= lanes) {
     for (; k + lanes <= K; k += lanes) {
-#if defined(__AVX512F__)
       if constexpr (std::is_same_v<Element, float>) {
         transpose_square(to + k * stride, stride, from + k, K);
         continue;
       }
-#endif
       Vector rows[lanes];
       for (int lane = 0; lane < lanes; ++lane) std::memcpy(&rows[lane], from + lane * K + k, sizeof(Vector));
       transpose<Vector, typename Transposed<Element>::Mask, lanes>(rows);

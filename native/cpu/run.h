@@ -50,12 +50,15 @@ struct Layout {
   }
 };
 
-// The widest block, up to `most` vectors, that pads H by little more than one vector does.
+// The widest block, up to `most` vectors, with which the largest of some parts of H is little larger than with one vector.
 template <class Real>
-inline int vectors_per_block(int64_t H, int most) {
-  const int64_t least = Layout::make<Real>(H, 1).padded;
+inline int vectors_per_block(int64_t H, int most, int parts = 1) {
+  const auto largest = [&](int vectors) {
+    const Layout layout = Layout::make<Real>(H, vectors);
+    return (layout.blocks + parts - 1) / parts * layout.width;
+  };
   for (int vectors = most; vectors > 1; vectors /= 2) {
-    if (Layout::make<Real>(H, vectors).padded * 8 <= least * 9) return vectors;
+    if (largest(vectors) * 8 <= largest(1) * 9) return vectors;
   }
   return 1;
 }

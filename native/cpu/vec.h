@@ -105,13 +105,14 @@ GATEWISE_INLINE Vec<double> select(const Vec<double>::Mask& condition, const Vec
   return Vec<double>(condition ? a.v : b.v);
 }
 
-// Between two bounds; NaN passes through.
+// Between two bounds; NaN passes through: of two operands that have no order the instructions give the second.
 GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
-#if defined(__AVX512F__)
-  const __m512 raised = _mm512_max_ps(_mm512_set1_ps(low), (__m512)x.v);
-  return Vec<float>((Vec<float>::Native)_mm512_min_ps(_mm512_set1_ps(high), raised));
-#else
   using V = Vec<float>;
+#if defined(__AVX512F__)
+  return V((V::Native)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x.v)));
+#elif defined(__AVX2__)
+  return V((V::Native)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), (__m256)x.v)));
+#else
   const V raised = select(x < V(low), V(low), x);
   return select(V(high) < raised, V(high), raised);
 #endif
