@@ -129,27 +129,37 @@ GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
 #endif
 }
 
-// e^x as (1 + part) * power, `power` being a power of two: x = n ln 2 + r, and a polynomial in r. From -87.3 to 88.3.
+// e^x, or e^-x, as (1 + part) * power, `power` being a power of two: x = n ln 2 + r, and a polynomial in r. From -87.3 to 88.3.
 struct Exponential {
   Vec<float> part, power;
 };
+template <bool NEGATIVE = false>
 GATEWISE_INLINE Exponential exponential(const Vec<float>& x) {
   using V = Vec<float>;
   const V magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const V shifted = x * V(1.44269504088896f) + magic;
+  const V shifted = NEGATIVE ? magic - x * V(1.44269504088896f) : x * V(1.44269504088896f) + magic;
   const V n = shifted - magic;
-  V r = x - n * V(0.693359375f);
-  r = r - n * V(-2.12194440e-4f);
-  V p(0.0013814466074109077f);
-  p = p * r + V(0.008368780836462975f);
-  p = p * r + V(0.04166839271783829f);
-  p = p * r + V(0.1666651964187622f);
-  p = p * r + V(0.4999999403953552f);
+  // ln 2 in two parts. The first has few bits, so that n times it is exact; where multiplying and adding rounds but once it
+  // may have all, and then the second is so small that it need not be waited for.
+#if defined(__FMA__)
+  const V most(0.6931471824645996f), rest(-1.904654299957764e-9f);
+#else
+  const V most(0.693359375f), rest(-2.12194440e-4f);
+#endif
+  V r = NEGATIVE ? V(-(n * most).v - x.v) : x - n * most;
+  const V all = r - n * rest;
+#if !defined(__FMA__)
+  r = all;
+#endif
+  const V square = r * r;
+  V p = V(0.008368780836462975f) * r + V(0.04166839271783829f);
+  p = V(0.0013814466074109077f) * square + p;
+  p = p * square + (V(0.1666651964187622f) * r + V(0.4999999403953552f));
   V::Mask bits;
   std::memcpy(&bits, &shifted.v, sizeof bits);
   bits = (bits + 127) << 23;  // the magic number's own bits fall off the top
   Exponential result;
-  result.part = p * (r * r) + r;
+  result.part = p * square + all;
   std::memcpy(&result.power.v, &bits, sizeof bits);
   return result;
 }
@@ -160,18 +170,18 @@ GATEWISE_INLINE Vec<float> exp(const Vec<float>& x) {
   return e.part * e.power + e.power;
 }
 
-// sigmoid; exactly 0 where it is next to nothing, since 0 times infinity is not.
+// sigmoid x = 1 / (e^-x + 1); exactly 0 where it is next to nothing, since 0 times infinity is not.
 GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
   using V = Vec<float>;
-  return select(x < V(-88.0f), V(0.0f), quotient(V(1.0f), V(1.0f) + exp(V(0.0f) - x)));
+  const Exponential e = exponential<true>(clamp(x, -88.3f, 87.3f));
+  return select(x < V(-88.0f), V(0.0f), quotient(V(1.0f), e.part * e.power + (e.power + V(1.0f))));
 }
 
 // tanh x = (e^2x - 1) / (e^2x + 1). Near 0 the power is 1 and nothing cancels.
 GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
   using V = Vec<float>;
   const Exponential e = exponential(clamp(x + x, -20.0f, 20.0f));
-  const V less = e.part * e.power + (e.power - V(1.0f));
-  return quotient(less, less + V(2.0f));
+  return quotient(e.part * e.power + (e.power - V(1.0f)), e.part * e.power + (e.power + V(1.0f)));
 }
 
 // float64 is for checking: the C library lane by lane.
