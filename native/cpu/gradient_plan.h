@@ -163,8 +163,12 @@ struct alignas(page) GradientPlan {
     const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
     chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
     own_panels = crews == 1 && grid.row_parts == 1;
-    // Where sums are made in the result itself, a run has to lie within a gate; else it may have as many rows as suit the tiles.
+    // Where sums are made in the result itself, a run has to lie within a gate: some blocks, which come out even for all threads.
+    // Else it may have as many rows as suit the tiles.
     run_width = H % units.width == 0 || crew_size > 2 ? units.width : 2 * tile_rows(wide);
+    for (int64_t blocks = 2; H % units.width == 0 && blocks * units.width <= 64; ++blocks) {
+      if (units.blocks % (blocks * crew_size) == 0) run_width = blocks * units.width;
+    }
     source_once = packed && has_input() && call.T * call.N <= 128;
     source_depth = std::max<int64_t>((64 << 10) / (most_source_tiles() * tile), 64);
 
