@@ -14,8 +14,8 @@ struct GradientSums : GradientPlan<Real> {
       Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
       Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
-      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::tiles_of, Base::dx_apart,
-      Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block, Base::packed_rows, Base::vectors_at,
+      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::far_sums,
+      Base::tiles_of, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block, Base::packed_rows, Base::vectors_at,
       Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth, Base::source_tiles, Base::pack_source;
   using Base::Base;
 
@@ -159,9 +159,15 @@ struct GradientSums : GradientPlan<Real> {
     }
     A.from = from;
     const Sums to = one.sums(run);
-    for (int64_t n = columns.begin; n < columns.end; n += wide * lanes) {
+    const int64_t tile = wide * lanes;
+    for (int64_t n = columns.begin; n < columns.end; n += tile) {
       const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(count));
       const char* panel = reinterpret_cast<const char*>(B + (n - columns.begin) * K);
+      // The sums of the next tile come while this one is made.
+      for (int64_t i = 0; far_sums && n + tile < columns.end && i < count; ++i) {
+        const Real* row = to.at + (m + i) * to.stride + n + tile;
+        for (int64_t at = 0; at < tile; at += 64 / sizeof(Real)) __builtin_prefetch(row + at, 1);
+      }
       product(K, A.at, packed_rows, panel, to.at + m * to.stride + n, to.stride, add);
     }
     return B + columns.size() * K;
