@@ -58,7 +58,7 @@ struct GradientCell {
 template <class Real>
 struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
-  static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients, and of most chunks
+  static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
   static constexpr int64_t n_block = 512;  // their columns per pass
   // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory. So is
   // du where vectors of it are added up.
@@ -158,7 +158,11 @@ struct alignas(page) GradientPlan {
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    chunk = std::clamp<int64_t>(k_block / N, 1, call.T);
+    // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
+    const int64_t arrays = cell.gates + (cell.dx_differs ? 1 : 0) + cell.phases + (cell.needs_product ? 1 : 0);
+    const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
+    const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
+    chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
     own_panels = crews == 1 && grid.row_parts == 1;
     // Where sums are made in the result itself, a run has to lie within a gate: some blocks, which come out even for all threads.
     // Else it may have as many rows as suit the tiles.
