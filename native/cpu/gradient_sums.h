@@ -16,7 +16,8 @@ struct GradientSums : GradientPlan<Real> {
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::far_sums,
       Base::tiles_of, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block,
-      Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth, Base::source_tiles, Base::pack_source;
+      Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth,
+      Base::source_tiles, Base::pack_source;
   using Base::Base;
 
   // The columns of du, which are rows of the weights, are taken in runs: those that are shared, then the others.

@@ -118,12 +118,22 @@ GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
 #endif
 }
 
+// c - a * b; in one rounding where there is an instruction for it, at every level of optimisation.
+GATEWISE_INLINE Vec<float> less_product(const Vec<float>& c, const Vec<float>& a, const Vec<float>& b) {
+#if defined(__AVX512F__)
+  return Vec<float>((Vec<float>::Native)_mm512_fnmadd_ps((__m512)a.v, (__m512)b.v, (__m512)c.v));
+#elif defined(__FMA__)
+  return Vec<float>((Vec<float>::Native)_mm256_fnmadd_ps((__m256)a.v, (__m256)b.v, (__m256)c.v));
+#else
+  return c - a * b;
+#endif
+}
+
 // a / b for b from 1 up, to about 1 ulp; exactly 1 where they are equal.
 GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
 #if defined(__AVX512F__)
-  const __m512 r = _mm512_rcp14_ps((__m512)b.v), q = (__m512)(a.v) * r;
-  const __m512 left = _mm512_fnmadd_ps(q, (__m512)b.v, (__m512)a.v);  // in one rounding, at every level of optimisation
-  return Vec<float>((Vec<float>::Native)_mm512_fmadd_ps(r, left, q));
+  const Vec<float> r((Vec<float>::Native)_mm512_rcp14_ps((__m512)b.v)), q = a * r;
+  return r * less_product(a, q, b) + q;
 #else
   return a / b;
 #endif
@@ -139,14 +149,14 @@ GATEWISE_INLINE Exponential exponential(const Vec<float>& x) {
   const V magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const V shifted = NEGATIVE ? magic - x * V(1.44269504088896f) : x * V(1.44269504088896f) + magic;
   const V n = shifted - magic;
-  // ln 2 in two parts. The first has few bits, so that n times it is exact; where multiplying and adding rounds but once it
-  // may have all, and then the second is so small that it need not be waited for.
+  // ln 2 in two parts. The first has few bits, so that n times it is exact; where that and subtracting it is one rounding it may
+  // have all, and then the second is so small that it need not be waited for.
 #if defined(__FMA__)
   const V most(0.6931471824645996f), rest(-1.904654299957764e-9f);
 #else
   const V most(0.693359375f), rest(-2.12194440e-4f);
 #endif
-  V r = NEGATIVE ? V(-(n * most).v - x.v) : x - n * most;
+  V r = less_product(NEGATIVE ? V(-x.v) : x, n, most);
   const V all = r - n * rest;
 #if !defined(__FMA__)
   r = all;
