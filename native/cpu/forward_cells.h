@@ -180,7 +180,7 @@ void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t fir
   for (int64_t n = first_row; PHASE == Cell::phases - 1 && call.lengths != nullptr && n < first_row + rows; ++n) {
     if (!call.active(step.t, n)) forward_inactive<Real, Cell>(step, block, n);
   }
-  constexpr bool by_rows = Cell::gate_count[Cell::phases - 1] == 1;  // else a block is one vector wide
+  constexpr bool by_rows = Cell::gate_count[Cell::phases - 1] == 1;  // else a block is one vector wide or has few rows
   const int64_t exist = std::min(in.width, in.left);
   each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
     if (!call.active(step.t, first_row + i)) return;
