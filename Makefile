@@ -22,9 +22,10 @@ lint: .venv/.installed-for-tests
 build: .venv/.made
 	$(BIN)/pip install --quiet --editable '.[test]'
 
-# Print the cells' maths as the C++/CUDA headers again, after a change in src/gatewise/cells.
+# Print the cells' maths as the C++/CUDA headers again, after a change in src/gatewise/cells, and the tables of native/cpu.
 headers: .venv/.made
 	PYTHONPATH=src $(BIN)/python -m gatewise.cells.tracer native/cells
+	$(BIN)/python native/cpu/tables.py > native/cpu/tables.h
 
 # The engine tests on a native module built with AddressSanitizer and UndefinedBehaviorSanitizer. Python itself is not,
 # so their libraries are loaded first, and libstdc++ with them, which has to be there to throw. Leaks are CPython's own, and

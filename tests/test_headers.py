@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -33,6 +35,16 @@ def test_check_notices_a_stale_header(tmp_path: Path) -> None:
     assert tracer.main([str(tmp_path / "cells"), "--check"]) == 1
     assert tracer.main([str(tmp_path / "cells")]) == 0
     assert header.read_text() == (HEADERS / "cells.h").read_text()
+
+
+def test_tables_are_current() -> None:
+    """Number by number: the last digit of a fit may differ from one numpy to the next."""
+    module = runpy.run_path(str(ROOT / "native" / "cpu" / "tables.py"))
+    powers, tanh = (ROOT / "native" / "cpu" / "tables.h").read_text().split("tanh_table")
+    assert [int(each, 16) for each in re.findall(r"0x\w+", powers)] == module["powers"]()
+    assert f"tanh_scale = {module['SCALE']}f" in powers
+    kept = np.array([float(each) for each in re.findall(r"(-?[\d.]+(?:e-\d+)?)f", tanh)])
+    np.testing.assert_allclose(kept, module["tanh_table"]().ravel(), rtol=1e-5)
 
 
 # What the structs of values.h hold: inputs first, then results, per-gate fields with their number of gates.

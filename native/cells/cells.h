@@ -14,9 +14,11 @@ struct SingleGate {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = false;
   static constexpr bool restores_state = true;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {1};
+  static constexpr bool restored_from[] = {true};
   using Default = FixedActivations<1>;
 
   template <class V, class Act>
@@ -60,9 +62,11 @@ struct Lstm {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = false;
   static constexpr bool restores_state = true;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {4};
+  static constexpr bool restored_from[] = {false, false, false, true};
   using Default = FixedActivations<3, 3, 2, 3, 2>;
 
   template <class V, class Act>
@@ -144,9 +148,11 @@ struct LstmPeephole {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = false;
   static constexpr bool restores_state = true;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {4};
+  static constexpr bool restored_from[] = {false, false, false, true};
   using Default = FixedActivations<3, 3, 2, 3, 2>;
 
   template <class V, class Act>
@@ -244,9 +250,11 @@ struct LstmPeepholeCurrent {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = true;
+  static constexpr bool reads_state = false;
   static constexpr bool restores_state = true;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {4};
+  static constexpr bool restored_from[] = {false, false, false, true};
   using Default = FixedActivations<3, 3, 2, 3, 2>;
 
   template <class V, class Act>
@@ -344,9 +352,11 @@ struct GruBefore {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = true;
   static constexpr bool restores_state = false;
   static constexpr int first_gate[] = {0, 2};
   static constexpr int gate_count[] = {2, 1};
+  static constexpr bool restored_from[] = {false, false, false};
   using Default = FixedActivations<3, 3, 2>;
 
   template <class V, class Act>
@@ -427,9 +437,11 @@ struct GruBeforeFlipped {
   static constexpr bool needs_product = false;
   static constexpr bool dx_differs = false;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = true;
   static constexpr bool restores_state = false;
   static constexpr int first_gate[] = {0, 2};
   static constexpr int gate_count[] = {2, 1};
+  static constexpr bool restored_from[] = {false, false, false};
   using Default = FixedActivations<3, 3, 2>;
 
   template <class V, class Act>
@@ -511,9 +523,11 @@ struct GruAfter {
   static constexpr bool needs_product = true;
   static constexpr bool dx_differs = true;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = true;
   static constexpr bool restores_state = false;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {3};
+  static constexpr bool restored_from[] = {false, false, false};
   using Default = FixedActivations<3, 3, 2>;
 
   template <class V, class Act>
@@ -581,9 +595,11 @@ struct GruAfterFlipped {
   static constexpr bool needs_product = true;
   static constexpr bool dx_differs = true;
   static constexpr bool output_sees_new_cell = false;
+  static constexpr bool reads_state = true;
   static constexpr bool restores_state = false;
   static constexpr int first_gate[] = {0};
   static constexpr int gate_count[] = {3};
+  static constexpr bool restored_from[] = {false, false, false};
   using Default = FixedActivations<3, 3, 2>;
 
   template <class V, class Act>

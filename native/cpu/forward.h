@@ -45,6 +45,10 @@ struct ForwardCell {
   ForwardPointwise<Real> pointwise[2] = {nullptr, nullptr};
 };
 
+// Rows whose products are made before the cell's maths on them: enough that what goes with a block counts little, and few enough
+// to stay in the cache. A multiple of the rows of every tile.
+constexpr int64_t rows_at_once = 48;
+
 template <class Real>
 struct alignas(page) ForwardRun {
   const Call call;
@@ -148,7 +152,7 @@ struct alignas(page) ForwardRun {
     }
     h.reserve(arena, team, rows * own_units);
     c.reserve(arena, team, rows * own_units);
-    scratch.reserve(arena, team, most_rows * block_columns());
+    scratch.reserve(arena, team, std::min(rows, rows_at_once) * block_columns());
     arena.allocate();
     everyone.reset(team);
     group = std::make_unique<Barrier[]>(grid.row_parts);
@@ -320,17 +324,16 @@ struct alignas(page) ForwardRun {
       const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
       const Tiles tiles = phase_tiles(number, block);
       const int64_t width = tiles.vectors * Vec<Real>::lanes;
-      const Groups groups(rows.size(), tile_rows(tiles.vectors));
       const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
-      for (int64_t g = 0; g < groups.count; ++g) {
-        const int64_t first = groups.begin(g), count = groups.begin(g + 1) - first;
-        const auto product = tile_function<Real>(tiles.vectors, static_cast<int>(count), panel.stored);
+      for (int64_t first = 0; first < rows.size(); first += rows_at_once) {
+        const int64_t count = std::min(rows_at_once, rows.size() - first);
+        const Real* from = A + first * stride;
         if (!packed) {
           unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
-                            block, count, A + first * stride, stride, u, ldu);
+                            block, count, from, stride, u, ldu);
         }
         for (int tile = 0; packed && tile < tiles.count; ++tile) {
-          product(call.H, A + first * stride, stride, (panel + tile * call.H * width).at, u + tile * width, ldu, false);
+          panel_product(count, call.H, from, stride, panel + tile * call.H * width, tiles.vectors, u + tile * width, ldu, false);
         }
         cell.pointwise[number](step, block, rows.begin + first, count, u);
       }

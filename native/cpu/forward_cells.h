@@ -7,7 +7,7 @@ namespace gatewise {
 namespace GATEWISE_ISA {
 
 // Where the maths of a block finds its numbers, worked out once for all rows: beside the maths of a vector of units the compiler
-// would do it again for each. Places are those of the thread's first row and the block's first unit.
+// would do it again for each. Places are those of the first row and the block's first unit.
 template <class Real, int G>
 struct ForwardBlock {
   int64_t unit, left;                   // the first unit, and how many there are from it on
@@ -18,9 +18,9 @@ struct ForwardBlock {
   const Real *x, *bias, *peephole, *b2;
   int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
   int64_t gate[G];          // from the first gate of a row to each
-  bool plain;               // neither a mask nor resets
+  bool plain;               // every row takes part, on products of the source, with neither a mask nor resets
 
-  GATEWISE_INLINE ForwardBlock(const ForwardStep<Real>& step, int64_t block) {
+  GATEWISE_INLINE ForwardBlock(const ForwardStep<Real>& step, int64_t block, int64_t first_row) {
     const ForwardRun<Real>& run = *step.run;
     const ForwardPart<Real>& own = *step.own;
     const Call& call = run.call;
@@ -29,19 +29,20 @@ struct ForwardBlock {
     unit = block * width, left = call.H - unit;
     own_units = run.own_units, x_stride = run.x_stride, stride = run.stride;
     const int64_t columns = (block - own.blocks.begin) * G * width, packed = d * run.columns + block * G * width;
-    h = own.h + unit - own.first_unit;
-    c = own.c + unit - own.first_unit;
-    operand = own.second_operand + unit;
-    kept = own.gates + columns;
-    next = step.next < 0 ? nullptr : step.next_operand + unit;
-    x = step.x_rows == nullptr ? nullptr : step.x_rows + columns;
+    const int64_t i = first_row - own.rows.begin, mine = i * own_units + unit - own.first_unit;
+    h = own.h + mine;
+    c = own.c + mine;
+    operand = own.second_operand + i * stride + unit;
+    kept = own.gates + i * x_stride + columns;
+    next = step.next < 0 ? nullptr : step.next_operand + i * stride + unit;
+    x = step.x_rows == nullptr ? nullptr : step.x_rows + i * x_stride + columns;
     bias = call.bias == nullptr ? nullptr : run.bias.in(run.arena) + packed;
     peephole = run.peephole.in(run.arena) + packed;
     b2 = run.secondary_bias.in(run.arena) + d * run.units.padded + unit;
     row_length = call.D * call.H;
-    row = (step.t * call.N + own.rows.begin) * row_length + d * call.H;
+    row = (step.t * call.N + first_row) * row_length + d * call.H;
     for (int g = 0; g < G; ++g) gate[g] = call.slot[g] * call.H + unit;
-    plain = call.mask == nullptr && call.resets == nullptr;
+    plain = x != nullptr && call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr;
   }
 };
 
@@ -55,35 +56,34 @@ GATEWISE_INLINE bool gates_in_results(const Call& call) {
   return LANES != Lanes::any && call.z_state != nullptr;
 }
 
-// Puts a row's new state where it is wanted.
-template <class Real, Lanes LANES, int G>
-GATEWISE_INLINE void forward_state(const ForwardStep<Real>& step, const ForwardBlock<Real, G>& in, int64_t n, int64_t at,
-                                   const Vec<Real>& state) {
+// Puts the new state of row i, which is row n of the batch, where it is wanted.
+template <class Real, class Cell, Lanes LANES, bool PLAIN>
+GATEWISE_INLINE void forward_state(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, int64_t i,
+                                   int64_t n, int64_t at, const Vec<Real>& state) {
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
-  const int64_t i = n - step.own->rows.begin, unit = in.unit + at;
-  state.store(in.h + i * in.own_units + at);
+  const int64_t unit = in.unit + at;
+  if (!PLAIN || Cell::reads_state) state.store(in.h + i * in.own_units + at);
   if (in.next != nullptr) {
     Vec<Real> operand = state;
-    if (!in.plain) operand = run.template next_operand<LANES>(step.direction, step.next, n, unit, state);
+    if constexpr (!PLAIN) operand = run.template next_operand<LANES>(step.direction, step.next, n, unit, state);
     operand.store(in.next + i * in.stride + at);
   }
   Access<Real, LANES>::store(call.state, call.dtype, in.row + i * in.row_length + unit, state, in.left - at);
 }
 
 // One vector of units of one active row.
-template <class Real, class Cell, class Act, int PHASE, Lanes LANES>
+template <class Real, class Cell, class Act, int PHASE, Lanes LANES, bool PLAIN>
 GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
-                                    int64_t n, int64_t at, Real* u) {
+                                    int64_t i, int64_t n, int64_t at, Real* u) {
   using V = Vec<Real>;
   using Units = Access<Real, LANES>;
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   constexpr bool last_phase = PHASE == Cell::phases - 1;
-  const int64_t i = n - step.own->rows.begin, left = in.left - at;
-  const int64_t result = in.row + i * in.row_length;
-  const bool fresh = !in.plain && call.reset(step.t, n);
+  const int64_t left = in.left - at, result = in.row + i * in.row_length;
+  const bool fresh = !PLAIN && call.reset(step.t, n);
   Real* h = in.h + i * in.own_units + at;
   Real* c = in.c + i * in.own_units + at;
 
@@ -94,7 +94,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
   for (int k = 0; k < count; ++k) {
     const int g = first + k;
     v.u[g] = V::load(u + k * in.gate_width + at);
-    if (in.x != nullptr) {
+    if (PLAIN || in.x != nullptr) {
       v.x[g] = V::load(in.x + i * in.x_stride + g * in.gate_width + at);
     } else {
       v.x[g] = Units::load(call.source, call.dtype, result * G + in.gate[g] + at, left);
@@ -103,7 +103,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
     if constexpr (Cell::peephole) v.p[g] = V::load(in.peephole + g * in.gate_width + at);
   }
   if constexpr (Cell::phases == 2) {
-    v.m = call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, step.direction * call.H + in.unit + at, left);
+    v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, step.direction * call.H + in.unit + at, left);
     Real* kept = in.kept + i * in.x_stride + at;
     for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * in.width);
     Cell::template forward<PHASE>(act, v);
@@ -123,28 +123,31 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
       for (int g = 0; g < G; ++g) Units::store(call.z_state, call.dtype, result * G + in.gate[g] + at, v.gate[g], left);
     }
     if constexpr (!state_apart<Cell>) {
-      forward_state<Real, LANES>(step, in, n, at, v.h_next);
+      forward_state<Real, Cell, LANES, PLAIN>(step, in, i, n, at, v.h_next);
     } else if (!gates_in_results<LANES>(call)) {
-      for (int g = 0; g < G; ++g) v.gate[g].store(u + g * in.gate_width + at);
+      for (int g = 0; g < G; ++g) {
+        if (Cell::restored_from[g]) v.gate[g].store(u + g * in.gate_width + at);
+      }
     }
   }
 }
 
 // The state of a row whose gates and cell are there.
-template <class Real, class Cell, class Act, Lanes LANES>
+template <class Real, class Cell, class Act, Lanes LANES, bool PLAIN>
 GATEWISE_INLINE void forward_restored(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
-                                      int64_t n, int64_t at, const Real* u) {
+                                      int64_t i, int64_t n, int64_t at, const Real* u) {
   const Call& call = step.run->call;
-  const int64_t i = n - step.own->rows.begin, gates = (in.row + i * in.row_length) * Cell::gates + at;
+  const int64_t gates = (in.row + i * in.row_length) * Cell::gates + at;
   Gradient<Vec<Real>, Cell::gates> v;
   for (int g = 0; g < Cell::gates; ++g) {
+    if (!Cell::restored_from[g]) continue;
     v.gate[g] = gates_in_results<LANES>(call)
                     ? Access<Real, LANES>::load(call.z_state, call.dtype, gates + in.gate[g], in.left - at)
                     : Vec<Real>::load(u + g * in.gate_width + at);
   }
   v.c_next = Vec<Real>::load(in.c + i * in.own_units + at);
   Cell::restore(act, v);
-  forward_state<Real, LANES>(step, in, n, at, v.h_next);
+  forward_state<Real, Cell, LANES, PLAIN>(step, in, i, n, at, v.h_next);
 }
 
 // A row that takes no part in this step: its results are 0 and its state goes on.
@@ -175,22 +178,34 @@ template <class Real, class Cell, class Act, int PHASE>
 void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, Real* u) {
   const Call& call = step.run->call;
   const Act act = make_activations<Act>(call);
-  const ForwardBlock<Real, Cell::gates> in(step, block);
-  const int64_t columns = Cell::gate_count[PHASE] * in.width;
+  const ForwardBlock<Real, Cell::gates> in(step, block, first_row);
+  const int64_t columns = Cell::gate_count[PHASE] * in.width, exist = std::min(in.width, in.left);
   for (int64_t n = first_row; PHASE == Cell::phases - 1 && call.lengths != nullptr && n < first_row + rows; ++n) {
     if (!call.active(step.t, n)) forward_inactive<Real, Cell>(step, block, n);
   }
   constexpr bool by_rows = Cell::gate_count[Cell::phases - 1] == 1;  // else a block is one vector wide or has few rows
-  const int64_t exist = std::min(in.width, in.left);
-  each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
-    if (!call.active(step.t, first_row + i)) return;
-    forward_vector<Real, Cell, Act, PHASE, lanes.value>(step, in, act, first_row + i, at, u + i * columns);
-  });
-  if constexpr (state_apart<Cell>) {
+  const auto each = [&](auto plain, auto work) GATEWISE_ALWAYS {
     each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
-      if (!call.active(step.t, first_row + i)) return;
-      forward_restored<Real, Cell, Act, lanes.value>(step, in, act, first_row + i, at, u + i * columns);
+      if constexpr (!plain.value) {
+        if (!call.active(step.t, first_row + i)) return;
+      }
+      work(lanes, plain, i, first_row + i, at, u + i * columns);
     });
+  };
+  const auto all = [&](auto plain) GATEWISE_ALWAYS {
+    each(plain, [&](auto lanes, auto plain, int64_t i, int64_t n, int64_t at, Real* u) GATEWISE_ALWAYS {
+      forward_vector<Real, Cell, Act, PHASE, lanes.value, plain.value>(step, in, act, i, n, at, u);
+    });
+    if constexpr (state_apart<Cell>) {
+      each(plain, [&](auto lanes, auto plain, int64_t i, int64_t n, int64_t at, Real* u) GATEWISE_ALWAYS {
+        forward_restored<Real, Cell, Act, lanes.value, plain.value>(step, in, act, i, n, at, u);
+      });
+    }
+  };
+  if (in.plain) {
+    all(std::true_type{});
+  } else {
+    all(std::false_type{});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "cells/cells.h"
+#include "cpu/maths.h"
 #include "cpu/team.h"
 #include "cpu/unpacked.h"
 

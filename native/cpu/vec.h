@@ -1,4 +1,4 @@
-// A vector of floats or doubles as wide as the instruction set, with the functions the emitted cells need.
+// A vector of floats or doubles as wide as the instruction set.
 // Written with the compiler's vector types, so the same source serves SSE2, AVX2, AVX-512 and NEON.
 #pragma once
 
@@ -105,18 +105,29 @@ GATEWISE_INLINE Vec<double> select(const Vec<double>::Mask& condition, const Vec
   return Vec<double>(condition ? a.v : b.v);
 }
 
-// Between two bounds; NaN passes through: of two operands that have no order the instructions give the second.
-GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) {
+// Not more than a bound, and not less than one; NaN passes through: of two operands that have no order the instructions give the
+// second.
+GATEWISE_INLINE Vec<float> at_most(const Vec<float>& x, float high) {
   using V = Vec<float>;
 #if defined(__AVX512F__)
-  return V((V::Native)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)x.v)));
+  return V((V::Native)_mm512_min_ps(_mm512_set1_ps(high), (__m512)x.v));
 #elif defined(__AVX2__)
-  return V((V::Native)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), (__m256)x.v)));
+  return V((V::Native)_mm256_min_ps(_mm256_set1_ps(high), (__m256)x.v));
 #else
-  const V raised = select(x < V(low), V(low), x);
-  return select(V(high) < raised, V(high), raised);
+  return select(V(high) < x, V(high), x);
 #endif
 }
+GATEWISE_INLINE Vec<float> at_least(const Vec<float>& x, float low) {
+  using V = Vec<float>;
+#if defined(__AVX512F__)
+  return V((V::Native)_mm512_max_ps(_mm512_set1_ps(low), (__m512)x.v));
+#elif defined(__AVX2__)
+  return V((V::Native)_mm256_max_ps(_mm256_set1_ps(low), (__m256)x.v));
+#else
+  return select(x < V(low), V(low), x);
+#endif
+}
+GATEWISE_INLINE Vec<float> clamp(const Vec<float>& x, float low, float high) { return at_most(at_least(x, low), high); }
 
 // c - a * b; in one rounding where there is an instruction for it, at every level of optimisation.
 GATEWISE_INLINE Vec<float> less_product(const Vec<float>& c, const Vec<float>& a, const Vec<float>& b) {
@@ -127,85 +138,6 @@ GATEWISE_INLINE Vec<float> less_product(const Vec<float>& c, const Vec<float>& a
 #else
   return c - a * b;
 #endif
-}
-
-// a / b for b from 1 up, to about 1 ulp; exactly 1 where they are equal.
-GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
-#if defined(__AVX512F__)
-  const Vec<float> r((Vec<float>::Native)_mm512_rcp14_ps((__m512)b.v)), q = a * r;
-  return r * less_product(a, q, b) + q;
-#else
-  return a / b;
-#endif
-}
-
-// e^x, or e^-x, as (1 + part) * power, `power` being a power of two: x = n ln 2 + r, and a polynomial in r. From -87.3 to 88.3.
-struct Exponential {
-  Vec<float> part, power;
-};
-template <bool NEGATIVE = false>
-GATEWISE_INLINE Exponential exponential(const Vec<float>& x) {
-  using V = Vec<float>;
-  const V magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const V shifted = NEGATIVE ? magic - x * V(1.44269504088896f) : x * V(1.44269504088896f) + magic;
-  const V n = shifted - magic;
-  // ln 2 in two parts. The first has few bits, so that n times it is exact; where that and subtracting it is one rounding it may
-  // have all, and then the second is so small that it need not be waited for.
-#if defined(__FMA__)
-  const V most(0.6931471824645996f), rest(-1.904654299957764e-9f);
-#else
-  const V most(0.693359375f), rest(-2.12194440e-4f);
-#endif
-  V r = less_product(NEGATIVE ? V(-x.v) : x, n, most);
-  const V all = r - n * rest;
-#if !defined(__FMA__)
-  r = all;
-#endif
-  const V square = r * r;
-  V p = V(0.008368780836462975f) * r + V(0.04166839271783829f);
-  p = V(0.0013814466074109077f) * square + p;
-  p = p * square + (V(0.1666651964187622f) * r + V(0.4999999403953552f));
-  V::Mask bits;
-  std::memcpy(&bits, &shifted.v, sizeof bits);
-  bits = (bits + 127) << 23;  // the magic number's own bits fall off the top
-  Exponential result;
-  result.part = p * square + all;
-  std::memcpy(&result.power.v, &bits, sizeof bits);
-  return result;
-}
-
-// exp to about 1 ulp; beyond -87.3 and 88.3 it stays as it is there. NaN passes through.
-GATEWISE_INLINE Vec<float> exp(const Vec<float>& x) {
-  const Exponential e = exponential(clamp(x, -87.3f, 88.3f));
-  return e.part * e.power + e.power;
-}
-
-// sigmoid x = 1 / (e^-x + 1); exactly 0 where it is next to nothing, since 0 times infinity is not.
-GATEWISE_INLINE Vec<float> sigmoid(const Vec<float>& x) {
-  using V = Vec<float>;
-  const Exponential e = exponential<true>(clamp(x, -88.3f, 87.3f));
-  return select(x < V(-88.0f), V(0.0f), quotient(V(1.0f), e.part * e.power + (e.power + V(1.0f))));
-}
-
-// tanh x = (e^2x - 1) / (e^2x + 1). Near 0 the power is 1 and nothing cancels.
-GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
-  using V = Vec<float>;
-  const Exponential e = exponential(clamp(x + x, -20.0f, 20.0f));
-  return quotient(e.part * e.power + (e.power - V(1.0f)), e.part * e.power + (e.power + V(1.0f)));
-}
-
-// float64 is for checking: the C library lane by lane.
-template <class F>
-GATEWISE_INLINE Vec<double> lane_by_lane(const Vec<double>& x, F function) {
-  Vec<double> result;
-  for (int i = 0; i < Vec<double>::lanes; ++i) result.v[i] = function(x.v[i]);
-  return result;
-}
-GATEWISE_INLINE Vec<double> tanh(const Vec<double>& x) {
-  return lane_by_lane(x, [](double a) { return std::tanh(a); });
-}
-GATEWISE_INLINE Vec<double> sigmoid(const Vec<double>& x) {
-  return lane_by_lane(x, [](double a) { return 1.0 / (1.0 + std::exp(-a)); });
 }
 
 }  // namespace GATEWISE_ISA

@@ -185,6 +185,15 @@ def _function(name: str, values: str) -> str:
 def cell_source(cell: Cell) -> str:
     """The C++ type of one cell."""
     gates = len(cell.gates)
+    functions = []
+    for direction, values in (("forward", f"Forward<V, {gates}>"), ("gradient", f"Gradient<V, {gates}>")):
+        for number, phase in enumerate(cell.phases):
+            maths = getattr(phase, direction)
+            functions += _maths(cell, maths, _function(f"{direction}{number}", values))
+        functions += _dispatch(direction, values, len(cell.phases))
+        if direction == "forward":
+            reads_state = re.search(r"\bv\.h\b", "".join(functions)) is not None
+    restore = "" if cell.restore is None else _maths(cell, cell.restore, _function("restore", f"Gradient<V, {gates}>"))[0]
     constants = {
         "int gates": gates,
         "int phases": len(cell.phases),
@@ -194,6 +203,7 @@ def cell_source(cell: Cell) -> str:
         "bool needs_product": cell.needs_product,
         "bool dx_differs": cell.dx_differs,
         "bool output_sees_new_cell": cell.output_sees_new_cell,
+        "bool reads_state": reads_state,
         "bool restores_state": cell.restore is not None,
     }
     lines = [f"// {cell.operation}: gates {', '.join(cell.gates)}", f"struct {cell.name} {{"]
@@ -202,14 +212,10 @@ def cell_source(cell: Cell) -> str:
     counts = ", ".join(str(len(phase.gates)) for phase in cell.phases)
     lines += [f"  static constexpr int first_gate[] = {{{firsts}}};", f"  static constexpr int gate_count[] = {{{counts}}};"]
     defaults = ", ".join(str(code) for code in cell.default_activations)
-    lines += [f"  using Default = FixedActivations<{defaults}>;", ""]
-    for direction, values in (("forward", f"Forward<V, {gates}>"), ("gradient", f"Gradient<V, {gates}>")):
-        for number, phase in enumerate(cell.phases):
-            maths = getattr(phase, direction)
-            lines += _maths(cell, maths, _function(f"{direction}{number}", values))
-        lines += _dispatch(direction, values, len(cell.phases))
-    if cell.restore is not None:
-        lines += _maths(cell, cell.restore, _function("restore", f"Gradient<V, {gates}>"))
+    restored = ", ".join(str(f"v.gate[{gate}]" in restore).lower() for gate in range(gates))
+    lines += [f"  static constexpr bool restored_from[] = {{{restored}}};"]
+    lines += [f"  using Default = FixedActivations<{defaults}>;", "", *functions]
+    lines += [restore] if restore else []
     lines += ["};", ""]
     return "\n".join(lines)
 
