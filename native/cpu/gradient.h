@@ -15,7 +15,7 @@ struct GradientRun : GradientSums<Real> {
       Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
       Base::chunk_row, Base::sections, Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group,
       Base::back_panel, Base::product_panels, Base::secondary_bias,
-      Base::has_input, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
+      Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
       Base::unpacked_products,
       Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::add_sections,
       Base::hand_over_sums;
@@ -76,6 +76,15 @@ struct GradientRun : GradientSums<Real> {
         product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false);
         then(block, rows.begin + first, count, own.e);
       }
+    }
+  }
+
+  // The same for phase 0, to what the cell passed on to the state before: where that takes all of it.
+  void add_back_product(const GradientPart<Real>& own, int d, int64_t slot) const {
+    const Real* A = du[0].in(arena, own.crew) + chunk_row(own, slot, own.rows.begin) * du_stride[0];
+    for (int64_t block = own.blocks.begin; block < own.blocks.end; ++block) {
+      Real* to = own.dh + own_place(own, own.rows.begin, block * units.width);
+      panel_product(own.rows.size(), depth[0], A, du_stride[0], back_panel(0, d, block), units.vectors, to, own_units, true);
     }
   }
 
@@ -197,9 +206,13 @@ struct GradientRun : GradientSums<Real> {
         });
         if (!meet.wait(watch.stop)) return false;
       }
-      back_product(own, 0, d, step.slot, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
-        pass_on(step, block, n, count, e);
-      });
+      if (plain() && packed) {
+        add_back_product(own, d, step.slot);
+      } else {
+        back_product(own, 0, d, step.slot, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
+          pass_on(step, block, n, count, e);
+        });
+      }
       if (pulse.stopped(own.thread == 0)) return false;
     }
     return true;

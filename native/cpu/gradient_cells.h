@@ -29,10 +29,12 @@ struct GradientRow {
   Real* next;     // of the step after this one; null: it is not made here
   const Real *q, *peephole;
   Earlier h, c;
-  int64_t padded;
+  int64_t padded, row_length;
 
   GATEWISE_INLINE GradientRow(const GradientStep<Real>& step, int64_t n)
-      : saved(step.run->call, step.direction, step.t, n), padded(step.run->units.padded) {
+      : saved(step.run->call, step.direction, step.t, n),
+        padded(step.run->units.padded),
+        row_length(step.run->call.D * step.run->call.H) {
     const GradientRun<Real>& run = *step.run;
     const GradientPart<Real>& own = *step.own;
     const Call& call = run.call;
@@ -50,6 +52,15 @@ struct GradientRow {
     h = run.earlier(call.output_given, call.init_state, d, step.t, step.before, n);
     c = run.earlier(call.cell_given, call.init_cell, d, step.t, step.before, n);
   }
+
+  // On to the next row, where all are alike.
+  GATEWISE_INLINE void advance(const GradientRun<Real>& run) {
+    saved.state += row_length, h.index += row_length, c.index += row_length;
+    for (int g = 0; g < G; ++g) saved.gate[g] += G * row_length;
+    dh += run.own_units, dc += run.own_units;
+    du += run.du_stride[PHASE], operand += run.stride, q += padded;
+    if (next != nullptr) next += run.stride;
+  }
 };
 
 // A vector of units as they were before the step.
@@ -60,7 +71,7 @@ GATEWISE_INLINE Vec<Real> load_earlier(const Call& call, const Earlier& where, i
 }
 
 // A vector of units of one row: everything that was saved or given.
-template <class Real, class Cell, Lanes LANES>
+template <class Real, class Cell, Lanes LANES, bool PLAIN = false>
 GATEWISE_INLINE void load_saved(const Call& call, const SavedRow<Cell::gates>& row, int64_t unit,
                                 Gradient<Vec<Real>, Cell::gates>& v) {
   using Units = Access<Real, LANES>;
@@ -68,7 +79,7 @@ GATEWISE_INLINE void load_saved(const Call& call, const SavedRow<Cell::gates>& r
   for (int g = 0; g < Cell::gates; ++g) {
     v.gate[g] = Units::load(call.z_given, call.dtype, row.gate[g] + unit, left);
     v.dgate[g] = Vec<Real>(0.0);
-    if (call.z_state_gradient != nullptr) {
+    if (!PLAIN && call.z_state_gradient != nullptr) {
       v.dgate[g] = Units::load(call.z_state_gradient, call.dtype, row.gate[g] + unit, left);
     }
   }
@@ -76,7 +87,7 @@ GATEWISE_INLINE void load_saved(const Call& call, const SavedRow<Cell::gates>& r
 }
 
 // One vector of units of one row; `e` is its own.
-template <class Real, class Cell, class Act, int PHASE, Lanes LANES>
+template <class Real, class Cell, class Act, int PHASE, Lanes LANES, bool PLAIN>
 GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const GradientRow<Real, Cell, PHASE>& in, const Act& act,
                                      int64_t n, int64_t unit, bool active, const Real* e) {
   using V = Vec<Real>;
@@ -87,8 +98,8 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
   const int d = step.direction;
   const int64_t H = call.H, left = H - unit;
   Gradient<V, G> v;
-  if (active) {
-    load_saved<Real, Cell, LANES>(call, in.saved, unit, v);
+  if (PLAIN || active) {
+    load_saved<Real, Cell, LANES, PLAIN>(call, in.saved, unit, v);
     v.dh = V::load(in.dh + unit) + Units::load(call.source_gradient, call.dtype, in.saved.state + unit, left);
     if constexpr (Cell::has_cell) {
       v.dc = V::load(in.dc + unit);
@@ -103,15 +114,15 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
     if constexpr (!Cell::restores_state) v.h = load_earlier<Real, LANES>(call, in.h, unit);
     if constexpr (Cell::needs_product) v.q = V::load(in.q + unit);
     if constexpr (Cell::phases == 2) {
-      v.m = call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, d * H + unit, left);
+      v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, d * H + unit, left);
       if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e);
     }
     Cell::template gradient<PHASE>(act, v);
     if constexpr (Cell::restores_state) {
       if (in.next != nullptr) {
         Cell::restore(act, v);
-        V operand = call.reset(step.after, n) ? V(0.0) : v.h_next;
-        if (call.mask != nullptr) operand = operand * load_mask<Real, LANES>(call, step.after, n, d * H + unit, left);
+        V operand = !PLAIN && call.reset(step.after, n) ? V(0.0) : v.h_next;
+        if (!PLAIN && call.mask != nullptr) operand = operand * load_mask<Real, LANES>(call, step.after, n, d * H + unit, left);
         operand.store(in.next + unit);
       }
     }
@@ -127,7 +138,7 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
   for (int g = first; g < first + count; ++g) {
     const int64_t place = (g - first) * H + unit;
     Units::store(in.du, Native<Real>::dtype, place, v.du[g], left);
-    if (!run.has_input()) {
+    if (!PLAIN && !run.has_input()) {
       const V& value = Cell::dx_differs ? v.dx[g] : v.du[g];
       Units::store(call.d_source, call.dtype, in.saved.gate[g] + unit, value, left);
     }
@@ -141,12 +152,30 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
   const GradientRun<Real>& run = *step.run;
   const Call& call = run.call;
   const Act act = make_activations<Act>(call);
-  const int64_t width = run.units.width, first = blocks.begin * width, end = std::min(blocks.end * width, call.H);
-  for (int64_t n = first_row; n < first_row + rows; ++n, e += e == nullptr ? 0 : width) {
+  const int64_t width = run.units.width, first = blocks.begin * width, count = std::min(blocks.end * width, call.H) - first;
+  const int64_t e_length = e == nullptr ? 0 : width;
+  if (run.plain()) {
+    constexpr int lanes = Vec<Real>::lanes;
+    const auto all_rows = [&](auto kind, int64_t begin, int64_t end) GATEWISE_ALWAYS {
+      GradientRow<Real, Cell, PHASE> in(step, first_row);
+      for (int64_t i = 0; i < rows; ++i, in.advance(run)) {
+        for (int64_t at = begin; at < end; at += lanes) {
+          const Real* own_e = e == nullptr ? e : e + i * e_length + at;
+          gradient_vector<Real, Cell, Act, PHASE, kind.value, true>(step, in, act, first_row + i, first + at, true, own_e);
+        }
+      }
+    };
+    const int64_t whole = count / lanes * lanes;
+    if (whole > 0) all_rows(std::integral_constant<Lanes, Lanes::all>{}, 0, whole);
+    if (whole < count) all_rows(std::integral_constant<Lanes, Lanes::some>{}, whole, count);
+    return;
+  }
+  for (int64_t n = first_row; n < first_row + rows; ++n, e += e_length) {
     const bool active = call.active(step.t, n);
     const GradientRow<Real, Cell, PHASE> in(step, n);
-    each_vector<Real, true>(call.dtype, 1, end - first, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
-      gradient_vector<Real, Cell, Act, PHASE, kind.value>(step, in, act, n, first + at, active, e == nullptr ? e : e + at);
+    each_vector<Real, true>(call.dtype, 1, count, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
+      const Real* own_e = e == nullptr ? e : e + at;
+      gradient_vector<Real, Cell, Act, PHASE, kind.value, false>(step, in, act, n, first + at, active, own_e);
     });
   }
 }

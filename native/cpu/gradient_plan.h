@@ -104,6 +104,11 @@ struct alignas(page) GradientPlan {
       : call(call), cell(cell), arena(std::move(arena)) {}
 
   bool has_input() const { return call.input_weight != nullptr; }
+  // Every row takes part in every step, with neither a mask nor resets, and nothing is given or wanted for the gates themselves.
+  bool plain() const {
+    return has_input() && call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr &&
+           call.z_state_gradient == nullptr && call.dtype == Native<Real>::dtype;
+  }
   int64_t block_columns() const { return cell.gates * units.width; }
   int phase_of(int gate) const { return cell.phases == 2 && gate >= cell.first_gate[1] ? 1 : 0; }
   // du of a gate's block within its phase's row.
