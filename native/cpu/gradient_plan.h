@@ -60,9 +60,6 @@ struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
   static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
   static constexpr int64_t n_block = 512;  // their columns per pass
-  // Rows of a packed left operand, in whole vectors: it is read a little past the rows it needs, inside the scratch memory. So is
-  // du where vectors of it are added up.
-  static constexpr int64_t packed_rows = (most_rows + lanes - 1) / lanes * lanes;
 
   const Call call;
   const GradientCell<Real> cell;
@@ -91,11 +88,11 @@ struct alignas(page) GradientPlan {
   int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
-  Pieces<Real> du[2], operand[2], q;        // of each crew
+  Pieces<Real> du[2], operand[2], q;        // of each crew; where vectors of du are added up it is read a little past its end
   Pieces<Real> dx_rows;                     // of each crew, or one of all rows
   Pieces<Real> d_recurrent[2], d_input[2];  // of each section, but for the first where the result itself can take the sums
   Pieces<Real> d_bias, d_peephole, d_secondary_bias;  // of each section
-  Pieces<Real> dh, dc, scratch, packed_a, packed_b;   // of each thread
+  Pieces<Real> dh, dc, scratch, turned, packed_b;     // of each thread
   Barrier everyone;
   std::unique_ptr<Barrier[]> crew;   // one for each crew, where there are several
   std::unique_ptr<Barrier[]> group;  // one for each group of rows of each crew
@@ -183,7 +180,7 @@ struct alignas(page) GradientPlan {
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
       depth[phase] = cell.gate_count[phase] * H;
-      du_stride[phase] = spread<Real>((depth[phase] + apart_depth() + lanes - 1) / lanes * lanes);
+      du_stride[phase] = odd_lines<Real>(depth[phase] + apart_depth());
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
@@ -212,7 +209,7 @@ struct alignas(page) GradientPlan {
       dx_rows.reserve(arena, call.D == 2 ? 1 : crews, (call.D == 2 ? call.T * call.N : chunk * N) * call.I);
     }
     scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
-    packed_a.reserve(arena, team, packed_rows * k_block);
+    turned.reserve(arena, team, packed ? 0 : run_width * call.T * call.N);
     packed_b.reserve(arena, team, k_block * std::min(state_columns + input_columns, n_block));
     arena.allocate();
     everyone.reset(team);

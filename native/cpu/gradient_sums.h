@@ -12,11 +12,11 @@ struct GradientSums : GradientPlan<Real> {
   using Base = GradientPlan<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::sections, Base::crew_size, Base::wide,
       Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
-      Base::packed_a, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
+      Base::turned, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
       Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::far_sums,
       Base::tiles_of, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block,
-      Base::packed_rows, Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth,
+      Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth,
       Base::source_tiles, Base::pack_source;
   using Base::Base;
 
@@ -83,6 +83,17 @@ struct GradientSums : GradientPlan<Real> {
     DType dtype;
     int64_t index, count;
   };
+  // A row of a chunk: its place there, and where it comes from.
+  struct ChunkRow {
+    int64_t k, t, n;
+    const Range& section;
+    ChunkRow(const GradientPart<Real>& own, int64_t t0, int64_t k)
+        : k(k), t(t0 + k / own.section.size()), n(own.section.begin + k % own.section.size()), section(own.section) {}
+    void advance() {
+      ++k;
+      if (++n == section.end) n = section.begin, ++t;
+    }
+  };
 
   // A weight whose gradient is wanted: its columns and those that a thread makes, where its sums are, and the rows they come from.
   template <class SumsOf, class Right>
@@ -91,7 +102,7 @@ struct GradientSums : GradientPlan<Real> {
     int64_t columns;
     Range own;
     SumsOf sums;  // of a run
-    Right right;  // row k of the chunk
+    Right right;  // one of the chunk's
   };
   template <class SumsOf, class Right>
   static Wanted<SumsOf, Right> wanted(bool of_input, int64_t columns, const Range& own, SumsOf sums, Right right) {
@@ -106,14 +117,15 @@ struct GradientSums : GradientPlan<Real> {
 
   // The sums below for a call of few rows, which is bound by writing them: each row of the result from end to end.
   template <class One>
-  void short_weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, const One& one) const {
-    Real* A = packed_a.in(arena, thread);
-    Real* B = packed_b.in(arena, thread);
+  void short_weight_gradient(const GradientPart<Real>& own, int64_t t0, int phase, const Real* left, const Range& runs,
+                             int64_t rows, const One& one) const {
+    Real* A = turned.in(arena, own.thread);
+    Real* B = packed_b.in(arena, own.thread);
     for (int64_t n = one.own.begin; n < one.own.end; n += n_block) {
       const int64_t width = std::min(n_block, one.own.end - n);
-      for (int64_t k = 0; k < rows; ++k) {
-        const RightRow row = one.right(k);
-        pack_row(B + k * width, width, row.from, row.dtype, row.index + n, row.count - n);
+      for (ChunkRow at(own, t0, 0); at.k < rows; at.advance()) {
+        const RightRow row = one.right(at);
+        pack_row(B + at.k * width, width, row.from, row.dtype, row.index + n, row.count - n);
       }
       for (int64_t run = runs.begin; run < runs.end; ++run) {
         const Sums to = one.sums(run);
@@ -133,32 +145,23 @@ struct GradientSums : GradientPlan<Real> {
 
   // Packs some columns of some rows that a gradient comes from, tile after tile; gives where the next may begin.
   template <class One>
-  Real* pack_right(const One& one, const Range& columns, const Range& rows, Real* B) const {
-    for (int64_t k = rows.begin; columns.size() > 0 && k < rows.end; ++k) {
-      const RightRow row = one.right(k);
+  Real* pack_right(const GradientPart<Real>& own, int64_t t0, const One& one, const Range& columns, const Range& rows,
+                   Real* B) const {
+    for (ChunkRow at(own, t0, rows.begin); columns.size() > 0 && at.k < rows.end; at.advance()) {
+      const RightRow row = one.right(at);
       for (int64_t n = columns.begin, tile = 0; n < columns.end; n += tile) {
         tile = vectors_at(n, one.columns) * lanes;
-        Real* to = B + (n - columns.begin) * rows.size() + (k - rows.begin) * tile;
+        Real* to = B + (n - columns.begin) * rows.size() + (at.k - rows.begin) * tile;
         pack_row(to, tile, row.from, row.dtype, row.index + n, row.count - n);
       }
     }
     return B + columns.size() * rows.size();
   }
-  // The left operand of some rows of a run as it was packed, and from where.
-  struct PackedLeft {
-    Real* at;
-    const Real* from = nullptr;
-  };
-  // Rows m on of a run times what was packed so; gives where what was packed for the next begins.
+  // Rows m on of a run, which are columns of `left`, times what was packed so; gives where what was packed for the next begins.
   template <class One>
   const Real* add_products(const One& one, int phase, int64_t run, int64_t m, int64_t count, const Range& columns, int64_t K,
-                           const Real* left, PackedLeft& A, const Real* B, bool add) const {
+                           const Real* left, const Real* B, bool add) const {
     const Real* from = left + left_column(one, phase, run) + m;
-    for (int64_t k = 0; from != A.from && k < K; ++k) {
-      const Real* row = from + k * du_stride[phase];
-      for (int64_t i = 0; i < packed_rows; i += lanes) Vec<Real>::load(row + i).store(A.at + k * packed_rows + i);
-    }
-    A.from = from;
     const Sums to = one.sums(run);
     const int64_t tile = wide * lanes;
     for (int64_t n = columns.begin; n < columns.end; n += tile) {
@@ -169,18 +172,18 @@ struct GradientSums : GradientPlan<Real> {
         const Real* row = to.at + (m + i) * to.stride + n + tile;
         for (int64_t at = 0; at < tile; at += 64 / sizeof(Real)) __builtin_prefetch(row + at, 1);
       }
-      product(K, A.at, packed_rows, panel, to.at + m * to.stride + n, to.stride, add);
+      product(K, from, du_stride[phase], panel, to.at + m * to.stride + n, to.stride, add);
     }
     return B + columns.size() * K;
   }
 
   // sums(run)[m][n] (+)= sum over the chunk's rows k of left[k][m] * right(k)[n], for some runs of rows m. Gradients whose columns
-  // fit into n_block together may be made together: then what is packed of `left` serves all.
+  // fit into n_block together may be made together: then what was read of `left` is still in the cache.
   template <class... Ones>
-  void weight_gradient(int thread, int phase, const Real* left, const Range& runs, int64_t rows, bool begun,
-                       const Ones&... ones) const {
-    if (!packed) return (short_weight_gradient(thread, phase, left, runs, rows, ones), ...);
-    Real* const packed_right = packed_b.in(arena, thread);
+  void weight_gradient(const GradientPart<Real>& own, int64_t t0, int phase, const Real* left, const Range& runs, int64_t rows,
+                       bool begun, const Ones&... ones) const {
+    if (!packed) return (short_weight_gradient(own, t0, phase, left, runs, rows, ones), ...);
+    Real* const packed_right = packed_b.in(arena, own.thread);
     for (int64_t n0 = 0; n0 < std::max({ones.own.size()...}); n0 += n_block) {
       const auto columns = [n0](const auto& one) {
         return Range{one.own.begin + n0, std::min(one.own.begin + n0 + n_block, one.own.end)};
@@ -188,14 +191,13 @@ struct GradientSums : GradientPlan<Real> {
       for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
         const Range depth_here{k0, std::min(k0 + k_block, rows)};
         Real* to = packed_right;
-        ((to = pack_right(ones, columns(ones), depth_here, to)), ...);
+        ((to = pack_right(own, t0, ones, columns(ones), depth_here, to)), ...);
         for (int64_t run = runs.begin; run < runs.end; ++run) {
           const Groups groups(run_rows(phase, run), tile_rows(wide));
           for (int64_t g = 0; g < groups.count; ++g) {
             const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
-            PackedLeft A{packed_a.in(arena, thread)};
             const Real* B = packed_right;
-            ((B = add_products(ones, phase, run, m, count, columns(ones), depth_here.size(), left + k0 * du_stride[phase], A, B,
+            ((B = add_products(ones, phase, run, m, count, columns(ones), depth_here.size(), left + k0 * du_stride[phase], B,
                                begun || k0 > 0)),
              ...);
           }
@@ -205,7 +207,7 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   void weight_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps, bool begun) const {
-    const int64_t section = own.section.size(), rows = steps * section, I = call.I;
+    const int64_t rows = steps * own.section.size(), I = call.I;
     for (int phase = 0; phase < cell.phases; ++phase) {
       const Share share = share_of(phase, crew_size, own.member);
       if (share.runs.size() == 0) continue;
@@ -213,20 +215,18 @@ struct GradientSums : GradientPlan<Real> {
       const Real *operands = operand[phase].in(arena, own.crew), *left = du[phase].in(arena, own.crew);
       const auto recurrent = wanted(
           false, state_columns, states, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
-          [&](int64_t k) { return RightRow{operands, Native<Real>::dtype, k * stride, call.H}; });
+          [&](const ChunkRow& at) { return RightRow{operands, Native<Real>::dtype, at.k * stride, call.H}; });
       const auto input = wanted(
           true, input_columns, inputs, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
-          [&](int64_t k) {
-            const int64_t t = t0 + k / section, n = own.section.begin + k % section;
-            // a row past its end adds nothing, whatever it holds
-            return RightRow{call.source, call.dtype, (t * call.N + n) * I, call.active(t, n) ? I : 0};
+          [&](const ChunkRow& at) {  // a row past its end adds nothing, whatever it holds
+            return RightRow{call.source, call.dtype, (at.t * call.N + at.n) * I, call.active(at.t, at.n) ? I : 0};
           });
       if (has_input() && states.size() + inputs.size() <= n_block) {
-        weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent, input);
+        weight_gradient(own, t0, phase, left, runs, rows, begun, recurrent, input);
         continue;
       }
-      weight_gradient(own.thread, phase, left, runs, rows, begun, recurrent);
-      if (has_input()) weight_gradient(own.thread, phase, left, runs, rows, begun, input);
+      weight_gradient(own, t0, phase, left, runs, rows, begun, recurrent);
+      if (has_input()) weight_gradient(own, t0, phase, left, runs, rows, begun, input);
     }
     bias_gradients(own, d, t0, steps);
   }
@@ -262,9 +262,9 @@ struct GradientSums : GradientPlan<Real> {
   }
 
   void peephole_gradients(const GradientPart<Real>& own, const Range& range, int d, int64_t t0, int64_t steps) const {
-    const int64_t section = own.section.size(), last = cell.gates - 1;
-    for (int64_t k = 0; k < steps * section; ++k) {
-      const int64_t t = t0 + k / section, n = own.section.begin + k % section;
+    const int64_t last = cell.gates - 1;
+    for (ChunkRow row(own, t0, 0); row.k < steps * own.section.size(); row.advance()) {
+      const int64_t k = row.k, t = row.t, n = row.n;
       if (!call.active(t, n)) continue;
       // The cell that the gates' peepholes multiplied at this step, and the output gate's.
       const Earlier old = this->earlier(call.cell_given, call.init_cell, d, t, before(d, t), n);

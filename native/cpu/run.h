@@ -70,6 +70,13 @@ inline int64_t spread(int64_t length) {
   return length + (length * sizeof(Real) % 1024 == 0 ? 64 / sizeof(Real) : 0);
 }
 
+// A row length of an odd number of cache lines: the same column of many rows then lies all over the cache.
+template <class Real>
+inline int64_t odd_lines(int64_t length) {
+  constexpr int64_t line = 64 / sizeof(Real);
+  return ((length + line - 1) / line | 1) * line;
+}
+
 // The tile width for panels of `vectors` vectors: the most that divides them.
 inline int tile_vectors(int vectors, int most) {
   for (int width = std::min(most, vectors); width > 1; --width) {
