@@ -73,7 +73,7 @@ struct GradientRun : GradientSums<Real> {
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t first = groups.begin(g), count = groups.begin(g + 1) - first;
         const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);
-        product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false);
+        product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false, {});
         then(block, rows.begin + first, count, own.e);
       }
     }

@@ -84,7 +84,6 @@ struct alignas(page) GradientPlan {
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   int64_t run_width = 0;                           // rows of a weight's gradient that are made together
-  bool far_sums = false;                           // the weights' gradients do not stay in a core's own cache
   int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
@@ -172,8 +171,6 @@ struct alignas(page) GradientPlan {
     for (int64_t blocks = 2; H % units.width == 0 && blocks * units.width <= 64; ++blocks) {
       if (units.blocks % (blocks * crew_size) == 0) run_width = blocks * units.width;
     }
-    const int64_t columns = state_columns + (has_input() ? input_columns : 0);
-    far_sums = cell.gates * H * columns * static_cast<int64_t>(sizeof(Real)) > 512 << 10;
     source_once = packed && has_input() && call.T * call.N <= 128;
     source_depth = std::max<int64_t>((64 << 10) / (most_source_tiles() * tile), 64);
 

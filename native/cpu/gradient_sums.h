@@ -14,7 +14,7 @@ struct GradientSums : GradientPlan<Real> {
       Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
       Base::turned, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
       Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
-      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::far_sums,
+      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width,
       Base::tiles_of, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block,
       Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth,
       Base::source_tiles, Base::pack_source;
@@ -157,22 +157,31 @@ struct GradientSums : GradientPlan<Real> {
     }
     return B + columns.size() * rows.size();
   }
-  // Rows m on of a run, which are columns of `left`, times what was packed so; gives where what was packed for the next begins.
+
+  // Some rows of a run, as many as a tile takes.
+  struct Group {
+    int64_t run, m, count;
+  };
+  // The rows of a group, which are columns of `left`, times what was packed so; gives where what was packed for the next begins.
+  // What comes from far is fetched ahead: the sums of the next tile, the `left` of the next group.
   template <class One>
-  const Real* add_products(const One& one, int phase, int64_t run, int64_t m, int64_t count, const Range& columns, int64_t K,
+  const Real* add_products(const One& one, int phase, const Group& group, const Group& next, const Range& columns, int64_t K,
                            const Real* left, const Real* B, bool add) const {
-    const Real* from = left + left_column(one, phase, run) + m;
-    const Sums to = one.sums(run);
-    const int64_t tile = wide * lanes;
-    for (int64_t n = columns.begin; n < columns.end; n += tile) {
-      const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(count));
+    const auto left_of = [&](const Group& which) { return left + left_column(one, phase, which.run) + which.m; };
+    const auto sums_at = [&](const Group& which, int64_t n) {
+      const Sums sums = one.sums(which.run);
+      return Sums{sums.at + which.m * sums.stride + n, sums.stride};
+    };
+    const Real *from = left_of(group), *next_from = left_of(next);
+    const int64_t tile = wide * lanes, tiles = tiles_of(columns.size());
+    for (int64_t number = 0; number < tiles; ++number) {
+      const int64_t n = columns.begin + number * tile;
+      const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(group.count));
       const char* panel = reinterpret_cast<const char*>(B + (n - columns.begin) * K);
-      // The sums of the next tile come while this one is made.
-      for (int64_t i = 0; far_sums && n + tile < columns.end && i < count; ++i) {
-        const Real* row = to.at + (m + i) * to.stride + n + tile;
-        for (int64_t at = 0; at < tile; at += 64 / sizeof(Real)) __builtin_prefetch(row + at, 1);
-      }
-      product(K, from, du_stride[phase], panel, to.at + m * to.stride + n, to.stride, add);
+      const Sums to = sums_at(group, n), later = number + 1 < tiles ? sums_at(group, n + tile) : sums_at(next, columns.begin);
+      const int64_t k = number * (K / ahead_steps);  // as far as the tiles before have fetched
+      const Real* fetched = k < K ? next_from + k * du_stride[phase] + next.count - 1 : from;
+      product(K, from, du_stride[phase], panel, to.at, to.stride, add, {later.at, fetched});
     }
     return B + columns.size() * K;
   }
@@ -195,9 +204,16 @@ struct GradientSums : GradientPlan<Real> {
         for (int64_t run = runs.begin; run < runs.end; ++run) {
           const Groups groups(run_rows(phase, run), tile_rows(wide));
           for (int64_t g = 0; g < groups.count; ++g) {
-            const int64_t m = groups.begin(g), count = groups.begin(g + 1) - m;
+            const int64_t m = groups.begin(g), end = groups.begin(g + 1);
+            const Group group{run, m, end - m};
+            Group next = group;
+            if (g + 1 < groups.count) {
+              next = {run, end, groups.begin(g + 2) - end};
+            } else if (run + 1 < runs.end) {
+              next = {run + 1, 0, std::min<int64_t>(tile_rows(wide), run_rows(phase, run + 1))};
+            }
             const Real* B = packed_right;
-            ((B = add_products(ones, phase, run, m, count, columns(ones), depth_here.size(), left + k0 * du_stride[phase], B,
+            ((B = add_products(ones, phase, group, next, columns(ones), depth_here.size(), left + k0 * du_stride[phase], B,
                                begun || k0 > 0)),
              ...);
           }
@@ -349,11 +365,11 @@ struct GradientSums : GradientPlan<Real> {
       Real* to = out + row * I + i;
       const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
       if (i + tile <= I) {
-        product(K, A + row * lda, lda, panel.at, to, I, add);
+        product(K, A + row * lda, lda, panel.at, to, I, add, {});
         continue;
       }
       for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-      product(K, A + row * lda, lda, panel.at, tail, tile, add);
+      product(K, A + row * lda, lda, panel.at, tail, tile, add, {});
       for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
     }
   }

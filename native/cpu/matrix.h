@@ -109,7 +109,7 @@ struct MatrixRun {
             for (int64_t i = 0; i < count && add && (k0 == 0 || !whole); ++i) {  // what the product is added to
               pack_row(whole ? to + i * call.N : last + i * tile, width, k0 == 0 ? row + n : to + i * call.N, stored, 0, exist);
             }
-            product(depth, left, lda, panel, whole ? to : last, whole ? call.N : tile, add);
+            product(depth, left, lda, panel, whole ? to : last, whole ? call.N : tile, add, {});
             for (int64_t i = 0; i < count && !whole; ++i) std::copy_n(last + i * tile, exist, to + i * call.N);
           }
         }

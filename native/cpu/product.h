@@ -29,9 +29,17 @@ struct Panel {
   Panel operator+(int64_t count) const { return {at + count * size_of(stored), stored}; }
 };
 
-// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when PACKED.
-template <class Real, DType STORED, int MR, int NV, bool PACKED>
-void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add) {
+// What the tiles after one will read, fetched while it is made: `C` of the next tile, and from some k on `A` of a later one. A row
+// of each at a time, since too much at once would be waited for; null: nothing.
+constexpr int64_t ahead_steps = 8;  // from row to row
+template <class Real>
+struct Ahead {
+  const Real *C = nullptr, *A = nullptr;
+};
+
+// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when TURNED.
+template <class Real, DType STORED, int MR, int NV, bool TURNED>
+void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add, Ahead<Real> ahead) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes, size = size_of(STORED);
   Native sum[MR][NV];
@@ -42,20 +50,28 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
   }
   // Rows from two places: the offsets of twelve from one do not fit the registers.
   constexpr int half = MR > 8 ? MR / 2 : MR;
-  const Real* lower = PACKED ? A : A + half * lda;
+  const Real* lower = TURNED ? A : A + half * lda;
   asm("" : "+r"(lower));
-  for (int64_t k = 0; k < K; ++k) {
+  const auto add_product = [&](int64_t k) GATEWISE_ALWAYS {
     Native b[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) b[j] = load_as<Real, STORED>(B + j * lanes * size);
     B += NV * lanes * size;
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      const Real a = PACKED ? A[k * lda + i] : i < half ? A[i * lda + k] : lower[(i - half) * lda + k];
+      const Real a = TURNED ? A[k * lda + i] : i < half ? A[i * lda + k] : lower[(i - half) * lda + k];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) sum[i][j] += b[j] * a;
     }
+  };
+  int64_t k = 0;
+  for (; TURNED && ahead.C != nullptr && k + ahead_steps <= K; ahead.C += ldc, ahead.A += lda) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) __builtin_prefetch(ahead.C + j * lanes, 1);
+    __builtin_prefetch(ahead.A);
+    for (int64_t i = 0; i < ahead_steps; ++i) add_product(k++);
   }
+  for (; k < K; ++k) add_product(k);
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
@@ -64,21 +80,21 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
 }
 
 template <class Real>
-using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool);
+using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool, Ahead<Real>);
 
-template <class Real, DType STORED, int NV, bool PACKED, int... ROWS>
+template <class Real, DType STORED, int NV, bool TURNED, int... ROWS>
 TileFunction<Real> tile_for_rows(int rows, std::integer_sequence<int, ROWS...>) {
-  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, PACKED>...};
+  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, TURNED>...};
   return table[rows - 1];
 }
 
-template <class Real, DType STORED, bool PACKED>
+template <class Real, DType STORED, bool TURNED>
 TileFunction<Real> tile_stored(int vectors, int rows) {
   switch (vectors) {
-    case 1: return tile_for_rows<Real, STORED, 1, PACKED>(rows, std::make_integer_sequence<int, tile_rows(1)>());
-    case 2: return tile_for_rows<Real, STORED, 2, PACKED>(rows, std::make_integer_sequence<int, tile_rows(2)>());
-    case 3: return tile_for_rows<Real, STORED, 3, PACKED>(rows, std::make_integer_sequence<int, tile_rows(3)>());
-    default: return tile_for_rows<Real, STORED, 4, PACKED>(rows, std::make_integer_sequence<int, tile_rows(4)>());
+    case 1: return tile_for_rows<Real, STORED, 1, TURNED>(rows, std::make_integer_sequence<int, tile_rows(1)>());
+    case 2: return tile_for_rows<Real, STORED, 2, TURNED>(rows, std::make_integer_sequence<int, tile_rows(2)>());
+    case 3: return tile_for_rows<Real, STORED, 3, TURNED>(rows, std::make_integer_sequence<int, tile_rows(3)>());
+    default: return tile_for_rows<Real, STORED, 4, TURNED>(rows, std::make_integer_sequence<int, tile_rows(4)>());
   }
 }
 
@@ -120,7 +136,7 @@ inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, c
   const Groups groups(rows, tile_rows(vectors));
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g), count = groups.begin(g + 1) - i;
-    tile_function<Real>(vectors, static_cast<int>(count), panel.stored)(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add);
+    tile_function<Real>(vectors, static_cast<int>(count), panel.stored)(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add, {});
   }
 }
 
