@@ -103,7 +103,8 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
     if constexpr (Cell::peephole) v.p[g] = V::load(in.peephole + g * in.gate_width + at);
   }
   if constexpr (Cell::phases == 2) {
-    v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, step.direction * call.H + in.unit + at, left);
+    const int64_t masked = step.direction * call.H + in.unit + at;
+    v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, masked, left);
     Real* kept = in.kept + i * in.x_stride + at;
     for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * in.width);
     Cell::template forward<PHASE>(act, v);

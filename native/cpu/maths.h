@@ -82,7 +82,7 @@ GATEWISE_INLINE Exponential exponential_by_table(const Vec<float>& x) {
   return {(third * r + second) * (r * r) + reduced.exact,
           from_bits((bits_of(reduced.shifted) << (23 - fraction)) + bits_of(first))};
 }
-#else
+#else  // no instruction looks them up
 GATEWISE_INLINE Exponential exponential_by_table(const Vec<float>& x) { return exponential<true>(x); }
 #endif
 
