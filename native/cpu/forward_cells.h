@@ -18,7 +18,7 @@ struct ForwardBlock {
   const Real *x, *bias, *peephole, *b2;
   int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
   int64_t gate[G];          // from the first gate of a row to each
-  bool plain;               // every row takes part, on products of the source, with neither a mask nor resets
+  bool plain;               // every row takes part, on products of the source, with neither a mask nor resets, all of Real
 
   GATEWISE_INLINE ForwardBlock(const ForwardStep<Real>& step, int64_t block, int64_t first_row) {
     const ForwardRun<Real>& run = *step.run;
@@ -42,7 +42,8 @@ struct ForwardBlock {
     row_length = call.D * call.H;
     row = (step.t * call.N + first_row) * row_length + d * call.H;
     for (int g = 0; g < G; ++g) gate[g] = call.slot[g] * call.H + unit;
-    plain = x != nullptr && call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr;
+    plain = x != nullptr && call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr &&
+            call.dtype == Native<Real>::dtype;
   }
 };
 
@@ -190,7 +191,7 @@ void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t fir
       if constexpr (!plain.value) {
         if (!call.active(step.t, first_row + i)) return;
       }
-      work(lanes, plain, i, first_row + i, at, u + i * columns);
+      if constexpr (!plain.value || lanes.value != Lanes::any) work(lanes, plain, i, first_row + i, at, u + i * columns);
     });
   };
   const auto all = [&](auto plain) GATEWISE_ALWAYS {
@@ -203,11 +204,10 @@ void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t fir
       });
     }
   };
-  if (in.plain) {
-    all(std::true_type{});
-  } else {
-    all(std::false_type{});
+  if constexpr (std::is_same_v<Real, float>) {
+    if (in.plain) return all(std::true_type{});
   }
+  all(std::false_type{});
 }
 
 template <class Real, class Cell, class Act>

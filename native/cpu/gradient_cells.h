@@ -154,21 +154,23 @@ void gradient_pointwise(const GradientStep<Real>& step, const Range& blocks, int
   const Act act = make_activations<Act>(call);
   const int64_t width = run.units.width, first = blocks.begin * width, count = std::min(blocks.end * width, call.H) - first;
   const int64_t e_length = e == nullptr ? 0 : width;
-  if (run.plain()) {
-    constexpr int lanes = Vec<Real>::lanes;
-    const auto all_rows = [&](auto kind, int64_t begin, int64_t end) GATEWISE_ALWAYS {
-      GradientRow<Real, Cell, PHASE> in(step, first_row);
-      for (int64_t i = 0; i < rows; ++i, in.advance(run)) {
-        for (int64_t at = begin; at < end; at += lanes) {
-          const Real* own_e = e == nullptr ? e : e + i * e_length + at;
-          gradient_vector<Real, Cell, Act, PHASE, kind.value, true>(step, in, act, first_row + i, first + at, true, own_e);
+  if constexpr (std::is_same_v<Real, float>) {
+    if (run.plain()) {
+      constexpr int lanes = Vec<Real>::lanes;
+      const auto all_rows = [&](auto kind, int64_t begin, int64_t end) GATEWISE_ALWAYS {
+        GradientRow<Real, Cell, PHASE> in(step, first_row);
+        for (int64_t i = 0; i < rows; ++i, in.advance(run)) {
+          for (int64_t at = begin; at < end; at += lanes) {
+            const Real* own_e = e == nullptr ? e : e + i * e_length + at;
+            gradient_vector<Real, Cell, Act, PHASE, kind.value, true>(step, in, act, first_row + i, first + at, true, own_e);
+          }
         }
-      }
-    };
-    const int64_t whole = count / lanes * lanes;
-    if (whole > 0) all_rows(std::integral_constant<Lanes, Lanes::all>{}, 0, whole);
-    if (whole < count) all_rows(std::integral_constant<Lanes, Lanes::some>{}, whole, count);
-    return;
+      };
+      const int64_t whole = count / lanes * lanes;
+      if (whole > 0) all_rows(std::integral_constant<Lanes, Lanes::all>{}, 0, whole);
+      if (whole < count) all_rows(std::integral_constant<Lanes, Lanes::some>{}, whole, count);
+      return;
+    }
   }
   for (int64_t n = first_row; n < first_row + rows; ++n, e += e_length) {
     const bool active = call.active(step.t, n);
