@@ -17,9 +17,10 @@ GATEWISE_INLINE Vec<float> quotient(const Vec<float>& a, const Vec<float>& b) {
 #endif
 }
 
-// The bits of a vector as whole numbers, and the reverse.
-GATEWISE_INLINE Vec<float>::Mask bits_of(const Vec<float>& x) { return (Vec<float>::Mask)x.v; }
-GATEWISE_INLINE Vec<float> from_bits(const Vec<float>::Mask& bits) { return Vec<float>((Vec<float>::Native)bits); }
+// The bits of a vector as whole numbers, whose sums may wrap around, and the reverse.
+typedef uint32_t Bits __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+GATEWISE_INLINE Bits bits_of(const Vec<float>& x) { return (Bits)x.v; }
+GATEWISE_INLINE Vec<float> from_bits(const Bits& bits) { return Vec<float>((Vec<float>::Native)bits); }
 
 // e^x, or e^-x, as (1 + part) * power: x = n ln 2 + r, and a polynomial in r. From -87.3 to 88.3.
 struct Exponential {
@@ -112,7 +113,7 @@ GATEWISE_INLINE Vec<float> tanh(const Vec<float>& x) {
   V p = at(6);
 #pragma GCC unroll 5
   for (int k = 5; k > 0; --k) p = p * b + at(k);
-  return from_bits(bits_of(p) | (bits_of(x) & INT32_MIN));
+  return from_bits(bits_of(p) | (bits_of(x) & 0x80000000u));
 }
 #else
 // tanh x = (e^2x - 1) / (e^2x + 1).
