@@ -12,13 +12,12 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct ForwardRun;
 
-// What one thread works on: some rows and blocks. Its arrays begin with the first of them; no other thread writes to them but
-// those of the group that shares the rows, to the operands.
+// What one thread works on: some rows and blocks. Its arrays begin with the first of them, and a block's rows lie together, as they
+// are used; no other thread writes to them but those of the group that shares the rows, to the operands.
 template <class Real>
 struct ForwardPart {
   int thread;
   Range rows, blocks;
-  int64_t first_unit;
   Real *x, *gathered, *gates, *h, *c, *scratch;
   Real *operand[2], *second_operand;
 };
@@ -31,7 +30,7 @@ struct ForwardStep {
   int direction;
   int64_t t;           // input time of this step
   int64_t next;        // input time of the step after it, -1 at the end
-  const Real* x_rows;  // input products of this step: [rows][x_stride]
+  const Real* x_rows;  // input products of this step, [rows][block_columns]; x_block further on those of the next block
   Real* next_operand;  // phase 0's operand of the step after: [rows][stride]
 };
 
@@ -60,10 +59,12 @@ struct alignas(page) ForwardRun {
   int team = 1;
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
   bool input_once = false;                           // the input products of all steps are made together
+  bool single_step = false;                          // a block's input product is made just before its recurrent one
   int widest_input = 1, widest = 1;                  // vectors per tile at most
   int64_t chunk = 1;                                 // steps whose input products are made together
   int64_t columns = 0;                               // of all blocks
-  int64_t own_units = 0, x_stride = 0, stride = 0;   // row lengths of a thread's states and input products, and of operands
+  int64_t own_rows = 0, own_blocks = 0;              // of a thread, at most
+  int64_t x_block = 0, stride = 0;                   // from block to block of input products, and the row length of operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
   WeightPanels<Real> input_panels, phase_panels[2];
   Piece<Real> bias, peephole, secondary_bias;
@@ -119,13 +120,14 @@ struct alignas(page) ForwardRun {
     widest = rows <= 2 ? most_vectors : most;  // few rows: wider tiles have more sums under way
     widest_input = std::max(most, 3);
     columns = units.blocks * block_columns();
-    const int64_t own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
-    own_units = own_blocks * units.width;
-    x_stride = own_blocks * block_columns();
+    own_rows = rows;
+    own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
     stride = spread<Real>(units.padded);
     const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 48, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
+    x_block = chunk * rows * block_columns();
     a_rows = std::min<int64_t>(chunk * rows, 96);
+    single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
 
@@ -135,7 +137,7 @@ struct alignas(page) ForwardRun {
     if (has_input) {
       const int64_t blocks = input_once ? team : D * units.blocks;
       if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
-      x.reserve(arena, team, chunk * rows * x_stride);
+      x.reserve(arena, team, own_blocks * x_block);
       gathered.reserve(arena, team, a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
@@ -148,10 +150,10 @@ struct alignas(page) ForwardRun {
     for (auto& each : operand) each.reserve(arena, grid.row_parts, rows * stride);
     if (cell.phases == 2) {
       second_operand.reserve(arena, grid.row_parts, rows * stride);
-      gates.reserve(arena, team, rows * x_stride);
+      gates.reserve(arena, team, own_blocks * rows * block_columns());
     }
-    h.reserve(arena, team, rows * own_units);
-    c.reserve(arena, team, rows * own_units);
+    h.reserve(arena, team, own_blocks * rows * units.width);
+    c.reserve(arena, team, own_blocks * rows * units.width);
     scratch.reserve(arena, team, std::min(rows, rows_at_once) * block_columns());
     arena.allocate();
     everyone.reset(team);
@@ -180,7 +182,6 @@ struct alignas(page) ForwardRun {
     own.thread = id;
     own.rows = part(call.N, grid.row_parts, row_part);
     own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
-    own.first_unit = own.blocks.begin * units.width;
     own.x = x.in(arena, id);
     own.gathered = gathered.in(arena, id);
     own.gates = gates.in(arena, id);
@@ -192,6 +193,11 @@ struct alignas(page) ForwardRun {
     return own;
   }
 
+  // Where a row of a block begins in the arrays of the thread it belongs to, times the length of such a row.
+  int64_t own_place(const ForwardPart<Real>& own, int64_t block, int64_t n) const {
+    return (block - own.blocks.begin) * own_rows + n - own.rows.begin;
+  }
+
   // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
   void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate,
                    int gates, int64_t block) const {
@@ -201,10 +207,12 @@ struct alignas(page) ForwardRun {
       const int64_t gate = column / gate_width;
       return (d * cell.gates + call.slot[first_gate + gate]) * call.H + block * units.width + column % gate_width;
     };
-    for (int64_t column = 0; column < tiles.count * wide; column += lanes) {
+    const int64_t last = tiles.count * wide - lanes;
+    for (int64_t column = 0; column <= last; column += lanes) {
       const Panel<Real> to = panel + column / wide * (K * wide) + column % wide;
       if (gate_width % lanes == 0) {
-        pack_transposed(to, wide, weight, call.dtype, row_of(column), K, call.H - block * units.width - column % gate_width);
+        const int64_t next = column < last ? row_of(column + lanes) : row_of(0) + units.width;
+        pack_transposed(to, wide, weight, call.dtype, row_of(column), K, call.H - block * units.width - column % gate_width, next);
         continue;
       }
       for (int lane = 0; lane < lanes; ++lane) {  // parts of several gates
@@ -242,9 +250,9 @@ struct alignas(page) ForwardRun {
     constexpr int lanes = Vec<Real>::lanes;
     const int64_t end = std::min(own.blocks.end * units.width, call.H);
     for (int64_t n = own.rows.begin; n < own.rows.end; ++n) {
-      for (int64_t unit = own.first_unit; unit < end; unit += lanes) {
+      for (int64_t unit = own.blocks.begin * units.width; unit < end; unit += lanes) {
         const int64_t count = call.H - unit, index = (n * call.D + d) * call.H + unit, i = n - own.rows.begin;
-        const int64_t at = i * own_units + unit - own.first_unit;
+        const int64_t at = own_place(own, unit / units.width, n) * units.width + unit % units.width;
         Vec<Real> state(0.0), cell_value(0.0);
         if (call.init_state != nullptr) state = load_units<Real>(call.init_state, call.dtype, index, count);
         if (call.init_cell != nullptr) cell_value = load_units<Real>(call.init_cell, call.dtype, index, count);
@@ -274,37 +282,47 @@ struct alignas(page) ForwardRun {
     }
   }
 
-  // Input products of steps t0..t1-1 for a thread's rows and blocks: row (t - t0) * rows.size() + n - rows.begin.
-  void input_products(const ForwardPart<Real>& own, int d, int64_t t0, int64_t t1) const {
+  // Rows first..first+count-1 of a thread's source from step t0 on, row (t - t0) * rows.size() + n - rows.begin.
+  struct Source {
+    const Real* rows;
+    int64_t count, stride;
+  };
+  Source source_rows(const ForwardPart<Real>& own, int64_t t0, int64_t first, int64_t count) const {
     const Range& rows = own.rows;
-    const int64_t total = (t1 - t0) * rows.size(), I = call.I;
-    // Rows of the source where they are, unless they lie on top of each other in the cache.
-    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && I * sizeof(Real) % 2048 != 0;
-    const int64_t lda = direct ? I : a_stride;
-    for (int64_t done = 0; done < total; done += a_rows) {
-      const int64_t count = std::min(a_rows, total - done);
-      const Real* A = own.gathered;
-      if (direct) {
-        A = static_cast<const Real*>(call.source) + (t0 * call.N + done) * I;
-      } else {
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t t = t0 + (done + i) / rows.size(), n = rows.begin + (done + i) % rows.size();
-          read_run(own.gathered + i * a_stride, call.source, call.dtype, (t * call.N + n) * I, I);
-        }
-      }
+    // Where they are, unless they lie on top of each other in the cache.
+    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && call.I * sizeof(Real) % 2048 != 0;
+    if (direct) return {static_cast<const Real*>(call.source) + (t0 * call.N + first) * call.I, count, call.I};
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t t = t0 + (first + i) / rows.size(), n = rows.begin + (first + i) % rows.size();
+      read_run(own.gathered + i * a_stride, call.source, call.dtype, (t * call.N + n) * call.I, call.I);
+    }
+    return {own.gathered, count, a_stride};
+  }
+
+  // Products of some rows of the source with a block of the input weight, from row `first` of the chunk on.
+  void input_product(const ForwardPart<Real>& own, int d, int64_t block, const Source& source, int64_t first) const {
+    Real* to = own.x + (block - own.blocks.begin) * x_block + first * block_columns();
+    if (!packed) {
+      unpacked_products(call.input_weight, call.I, d, 0, cell.gates, block, source.count, source.rows, source.stride, to,
+                        block_columns());
+      return;
+    }
+    if (input_once) pack_input(own.thread, d, block);
+    const Tiles tiles = input_tiles(block);
+    for (int tile = 0; tile < tiles.count; ++tile) {
+      const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
+      panel_product(source.count, call.I, source.rows, source.stride, input_panel(own.thread, d, block) + call.I * column,
+                    tiles.vectors, to + column, block_columns(), false);
+    }
+  }
+
+  // Input products of steps t0..t1-1 for a thread's rows and blocks.
+  void input_products(const ForwardPart<Real>& own, int d, int64_t t0, int64_t t1) const {
+    const int64_t total = (t1 - t0) * own.rows.size();
+    for (int64_t first = 0; first < total; first += a_rows) {
+      const Source source = source_rows(own, t0, first, std::min(a_rows, total - first));
       for (int64_t block = own.blocks.begin; block < own.blocks.end; ++block) {
-        Real* to = own.x + done * x_stride + (block - own.blocks.begin) * block_columns();
-        if (!packed) {
-          unpacked_products(call.input_weight, I, d, 0, cell.gates, block, count, A, lda, to, x_stride);
-          continue;
-        }
-        if (input_once) pack_input(own.thread, d, block);
-        const Tiles tiles = input_tiles(block);
-        for (int tile = 0; tile < tiles.count; ++tile) {
-          const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
-          panel_product(count, I, A, lda, input_panel(own.thread, d, block) + I * column, tiles.vectors, to + column, x_stride,
-                        false);
-        }
+        input_product(own, d, block, source, first);
       }
     }
   }
@@ -315,13 +333,16 @@ struct alignas(page) ForwardRun {
     const Range &rows = own.rows, &blocks = own.blocks;
     const int64_t ldu = phase_columns(number);
     Real* u = own.scratch;
+    const bool with_input = single_step && number == 0;
+    const Source source = with_input ? source_rows(own, step.t, 0, rows.size()) : Source{};
     // A row or two: fetches what the other threads have just written all at once; the product would wait line by line.
     for (int64_t i = 0; grid.unit_parts > 1 && rows.size() <= 2 && i < rows.size() * stride; i += 64 / sizeof(Real)) {
       __builtin_prefetch(A + i);
     }
     for (int64_t i = 0; i < blocks.size(); ++i) {
-      // To and fro: what a step read last is still in the cache when the next one begins.
-      const int64_t block = step.t % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
+      // To and fro: what a step read last is still in the cache when the next one begins, be it another call's.
+      const int64_t block = (step.t + (single_step ? arena.turn() : 0)) % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
+      if (with_input) input_product(own, step.direction, block, source, 0);
       const Tiles tiles = phase_tiles(number, block);
       const int64_t width = tiles.vectors * Vec<Real>::lanes;
       const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
@@ -363,12 +384,12 @@ struct alignas(page) ForwardRun {
       for (int64_t first = 0; first < call.T; first += chunk) {
         const int64_t last = std::min(first + chunk, call.T);
         const int64_t t0 = std::min(time(first), time(last - 1));
-        if (has_input) input_products(own, d, t0, t0 + last - first);
+        if (has_input && !single_step) input_products(own, d, t0, t0 + last - first);
         if (first == 0 && !meet.wait(watch.stop)) return;
         for (int64_t place = first; place < last; ++place) {
           const int64_t t = time(place);
           ForwardStep<Real> step{this, &own, d, t, place + 1 < call.T ? time(place + 1) : -1,
-                                 has_input ? own.x + (t - t0) * own.rows.size() * x_stride : nullptr,
+                                 has_input ? own.x + (t - t0) * own.rows.size() * block_columns() : nullptr,
                                  own.operand[(place + 1) % 2]};
           const bool end = place + 1 == call.T && d + 1 == call.D;  // nobody reads what the last phase leaves
           phase(0, step, own.operand[place % 2]);

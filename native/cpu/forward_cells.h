@@ -10,11 +10,11 @@ namespace GATEWISE_ISA {
 // would do it again for each. Places are those of the first row and the block's first unit.
 template <class Real, int G>
 struct ForwardBlock {
-  int64_t unit, left;                   // the first unit, and how many there are from it on
-  int64_t width, gate_width;            // from gate to gate: of what is kept between phases, and of all else
-  Real *h, *c, *operand, *kept;         // kept: gates that an earlier phase made
-  Real* next;                           // operand of the step after, null at the end
-  int64_t own_units, x_stride, stride;  // from row to row
+  int64_t unit, left;            // the first unit, and how many there are from it on
+  int64_t width, gate_width;     // from row to row of h and c, and from gate to gate: of what is kept between phases, and of all else
+  Real *h, *c, *operand, *kept;  // kept: gates that an earlier phase made
+  Real* next;                    // operand of the step after, null at the end
+  int64_t stride;                // from row to row of the operands
   const Real *x, *bias, *peephole, *b2;
   int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
   int64_t gate[G];          // from the first gate of a row to each
@@ -27,15 +27,14 @@ struct ForwardBlock {
     const int d = step.direction;
     width = run.units.width, gate_width = run.units.gate_width(block);
     unit = block * width, left = call.H - unit;
-    own_units = run.own_units, x_stride = run.x_stride, stride = run.stride;
-    const int64_t columns = (block - own.blocks.begin) * G * width, packed = d * run.columns + block * G * width;
-    const int64_t i = first_row - own.rows.begin, mine = i * own_units + unit - own.first_unit;
-    h = own.h + mine;
-    c = own.c + mine;
+    stride = run.stride;
+    const int64_t i = first_row - own.rows.begin, mine = run.own_place(own, block, first_row), packed = d * run.columns + unit * G;
+    h = own.h + mine * width;
+    c = own.c + mine * width;
     operand = own.second_operand + i * stride + unit;
-    kept = own.gates + i * x_stride + columns;
+    kept = own.gates + mine * G * width;
     next = step.next < 0 ? nullptr : step.next_operand + i * stride + unit;
-    x = step.x_rows == nullptr ? nullptr : step.x_rows + i * x_stride + columns;
+    x = step.x_rows == nullptr ? nullptr : step.x_rows + (block - own.blocks.begin) * run.x_block + i * G * width;
     bias = call.bias == nullptr ? nullptr : run.bias.in(run.arena) + packed;
     peephole = run.peephole.in(run.arena) + packed;
     b2 = run.secondary_bias.in(run.arena) + d * run.units.padded + unit;
@@ -64,7 +63,7 @@ GATEWISE_INLINE void forward_state(const ForwardStep<Real>& step, const ForwardB
   const ForwardRun<Real>& run = *step.run;
   const Call& call = run.call;
   const int64_t unit = in.unit + at;
-  if (!PLAIN || Cell::reads_state) state.store(in.h + i * in.own_units + at);
+  if (!PLAIN || Cell::reads_state) state.store(in.h + i * in.width + at);
   if (in.next != nullptr) {
     Vec<Real> operand = state;
     if constexpr (!PLAIN) operand = run.template next_operand<LANES>(step.direction, step.next, n, unit, state);
@@ -85,8 +84,8 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
   constexpr bool last_phase = PHASE == Cell::phases - 1;
   const int64_t left = in.left - at, result = in.row + i * in.row_length;
   const bool fresh = !PLAIN && call.reset(step.t, n);
-  Real* h = in.h + i * in.own_units + at;
-  Real* c = in.c + i * in.own_units + at;
+  Real* h = in.h + i * in.width + at;
+  Real* c = in.c + i * in.width + at;
 
   Forward<V, G> v;
   v.h = fresh ? V(0.0) : V::load(h);
@@ -96,7 +95,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
     const int g = first + k;
     v.u[g] = V::load(u + k * in.gate_width + at);
     if (PLAIN || in.x != nullptr) {
-      v.x[g] = V::load(in.x + i * in.x_stride + g * in.gate_width + at);
+      v.x[g] = V::load(in.x + i * G * in.width + g * in.gate_width + at);
     } else {
       v.x[g] = Units::load(call.source, call.dtype, result * G + in.gate[g] + at, left);
     }
@@ -106,7 +105,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
   if constexpr (Cell::phases == 2) {
     const int64_t masked = step.direction * call.H + in.unit + at;
     v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, masked, left);
-    Real* kept = in.kept + i * in.x_stride + at;
+    Real* kept = in.kept + i * G * in.width + at;
     for (int g = 0; g < first; ++g) v.gate[g] = V::load(kept + g * in.width);
     Cell::template forward<PHASE>(act, v);
     if constexpr (!last_phase) {
@@ -147,7 +146,7 @@ GATEWISE_INLINE void forward_restored(const ForwardStep<Real>& step, const Forwa
                     ? Access<Real, LANES>::load(call.z_state, call.dtype, gates + in.gate[g], in.left - at)
                     : Vec<Real>::load(u + g * in.gate_width + at);
   }
-  v.c_next = Vec<Real>::load(in.c + i * in.own_units + at);
+  v.c_next = Vec<Real>::load(in.c + i * in.width + at);
   Cell::restore(act, v);
   forward_state<Real, Cell, LANES, PLAIN>(step, in, i, n, at, v.h_next);
 }
@@ -163,7 +162,7 @@ __attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, i
   for (int64_t at = 0; at < run.units.width; at += V::lanes) {
     const int64_t unit = block * run.units.width + at, left = call.H - unit;
     if (left <= 0) break;
-    const V zero(0.0), h = V::load(own.h + i * run.own_units + unit - own.first_unit);
+    const V zero(0.0), h = V::load(own.h + run.own_place(own, block, n) * run.units.width + at);
     if (step.next >= 0) {
       run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + i * run.stride + unit);
     }

@@ -315,7 +315,8 @@ struct alignas(page) GradientPlan {
                call.secondary_bias == nullptr ? 0 : H - unit);
       if (!packed || !cell.needs_product) continue;
       const Panel<Real> panel = product_panels.in(arena) + (d * units.padded + unit / width * width) * H + unit % width;
-      pack_transposed(panel, width, call.recurrent_weight, call.dtype, weight_row(d, cell.gates - 1) + unit, H, H - unit);
+      const int64_t row = weight_row(d, cell.gates - 1) + unit;
+      pack_transposed(panel, width, call.recurrent_weight, call.dtype, row, H, H - unit, row + lanes);
     }
   }
   // Whether some of that is for other threads.

@@ -224,14 +224,15 @@ inline void transpose_square(float* to, int64_t stride, const float* from, int64
 }
 
 // Packs rows of a row-major matrix as columns of a panel: to[k * stride + lane] = from[lane * K + k]. Lanes beyond
-// `count` become 0.
+// `count` become 0. As many rows from `next` on are fetched by the way, since they will be packed soon and may come from far.
 template <class Element>
-void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K, int64_t count) {
+void transpose_into(Element* to, int64_t stride, const Element* from, int64_t K, int64_t count, const Element* next) {
   using Vector = typename Transposed<Element>::Vector;
   constexpr int lanes = sizeof(Vector) / sizeof(Element);
   int64_t k = 0;
   if (count >= lanes) {
     for (; k + lanes <= K; k += lanes) {
+      for (int lane = 0; lane < lanes; ++lane) __builtin_prefetch(next + lane * K + k, 0, 2);
       if constexpr (std::is_same_v<Element, float>) {
         transpose_square(to + k * stride, stride, from + k, K);
         continue;
@@ -262,14 +263,18 @@ void pack_column(const Panel<Real>& to, int64_t stride, const void* from, DType 
   }
 }
 
-// Packs as many rows of a matrix of dtype as a vector has lanes, from row `first`.
+// Packs as many rows of a matrix of dtype as a vector has lanes, from row `first`; those from row `next` on come after them.
 template <class Real>
 void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DType dtype, int64_t first, int64_t K,
-                     int64_t count) {
+                     int64_t count, int64_t next) {
+  const auto transpose = [&](auto* place) {
+    const auto* rows = static_cast<decltype(place)>(const_cast<void*>(from));
+    transpose_into(place, stride, rows + first * K, K, count, rows + next * K);
+  };
   if (dtype == Native<Real>::dtype) {
-    transpose_into(reinterpret_cast<Real*>(to.at), stride, static_cast<const Real*>(from) + first * K, K, count);
+    transpose(reinterpret_cast<Real*>(to.at));
   } else if (to.stored == dtype) {
-    transpose_into(reinterpret_cast<uint16_t*>(to.at), stride, static_cast<const uint16_t*>(from) + first * K, K, count);
+    transpose(reinterpret_cast<uint16_t*>(to.at));
   } else {
     for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
       pack_column(to + lane, stride, from, dtype, lane < count ? first + lane : -1, K);

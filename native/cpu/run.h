@@ -148,6 +148,7 @@ class Arena {
     std::swap(mapped_, other.mapped_);
     std::swap(memory_, other.memory_);
     std::swap(size_, other.size_);
+    std::swap(turn_, other.turn_);
     return *this;
   }
   ~Arena() { release(); }
@@ -155,7 +156,12 @@ class Arena {
   // The room for a piece, and a page between pieces.
   static int64_t apart(int64_t bytes) { return (bytes + 63) / 64 * 64 + page + 64; }
 
-  void begin() { used_ = 0; }
+  void begin() {
+    used_ = 0;
+    ++turn_;
+  }
+  // The number of calls that had this memory.
+  uint32_t turn() const { return turn_; }
   int64_t reserve(int64_t bytes) {
     const int64_t at = used_;
     used_ += apart(bytes);
@@ -196,6 +202,7 @@ class Arena {
 
   char *mapped_ = nullptr, *memory_ = nullptr;
   int64_t size_ = 0, used_ = 0;
+  uint32_t turn_ = 0;
 };
 
 inline Arena& thread_arena() {
