@@ -14,8 +14,7 @@ struct GradientRun : GradientSums<Real> {
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
       Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
       Base::chunk_row, Base::sections, Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group,
-      Base::back_panel, Base::product_panels, Base::secondary_bias,
-      Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
+      Base::back_panel, Base::product_panels, Base::secondary_bias, Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
       Base::unpacked_products,
       Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::add_sections,
       Base::hand_over_sums;
@@ -107,7 +106,7 @@ struct GradientRun : GradientSums<Real> {
     }
   }
 
-  // q = operand R_o^T + b2 for every row of the chunk.
+  // q = operand R_o^T for every row of the chunk.
   void products_again(const GradientPart<Real>& own, int d, int64_t steps) const {
     const bool together = grid.row_parts == 1;  // then the rows of all steps lie one after the other
     const int64_t all = own.rows.size() * (together ? steps : 1), at_once = std::min<int64_t>(all, 48);
@@ -127,12 +126,6 @@ struct GradientRun : GradientSums<Real> {
         const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
         dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride,
                      static_cast<const Real*>(call.recurrent_weight) + first * call.H, to, units.padded);
-      }
-      const Real* b2 = secondary_bias.in(arena) + d * units.padded + block * units.width;
-      for (int64_t n = 0; n < rows; ++n) {
-        for (int64_t at = 0; at < units.width; at += lanes) {
-          (Vec<Real>::load(to + n * units.padded + at) + Vec<Real>::load(b2 + at)).store(to + n * units.padded + at);
-        }
       }
     }
   }

@@ -27,7 +27,7 @@ struct GradientRow {
   Real* du;       // of the phase's first gate; the others lie H apart
   Real* operand;  // of the second phase
   Real* next;     // of the step after this one; null: it is not made here
-  const Real *q, *peephole;
+  const Real *q, *secondary_bias, *peephole;
   Earlier h, c;
   int64_t padded, row_length;
 
@@ -48,6 +48,7 @@ struct GradientRow {
     const int64_t after = row + (step.after - step.t) * own.section.size();
     next = step.after < 0 ? nullptr : run.operand[0].in(arena, own.crew) + after * run.stride;
     q = run.q.in(arena, own.crew) + row * padded;
+    secondary_bias = run.secondary_bias.in(arena) + d * padded;
     peephole = run.peephole.in(arena) + d * G * padded;
     h = run.earlier(call.output_given, call.init_state, d, step.t, step.before, n);
     c = run.earlier(call.cell_given, call.init_cell, d, step.t, step.before, n);
@@ -112,7 +113,7 @@ GATEWISE_INLINE void gradient_vector(const GradientStep<Real>& step, const Gradi
       }
     }
     if constexpr (!Cell::restores_state) v.h = load_earlier<Real, LANES>(call, in.h, unit);
-    if constexpr (Cell::needs_product) v.q = V::load(in.q + unit);
+    if constexpr (Cell::needs_product) v.q = V::load(in.q + unit) + V::load(in.secondary_bias + unit);
     if constexpr (Cell::phases == 2) {
       v.m = PLAIN || call.mask == nullptr ? V(1.0) : load_mask<Real, LANES>(call, step.t, n, d * H + unit, left);
       if constexpr (PHASE < Cell::phases - 1) v.e = V::load(e);
@@ -199,6 +200,10 @@ void rebuild_operand(const GradientStep<Real>& step, const Range& blocks, int64_
     const SavedRow<G> saved(call, d, step.before, n);
     const Earlier earlier =
         run.earlier(call.output_given, call.init_state, d, step.t, Cell::restores_state ? -1 : step.before, n);
+    if (run.plain() && !restored && earlier.from != nullptr) {
+      std::copy_n(static_cast<const Real*>(earlier.from) + earlier.index + first, exist, to);
+      continue;
+    }
     each_vector<Real, true>(call.dtype, 1, exist, [&](auto kind, int64_t, int64_t at) GATEWISE_ALWAYS {
       V operand(0.0);
       if (active) {

@@ -58,8 +58,8 @@ struct GradientCell {
 template <class Real>
 struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
-  static constexpr int64_t k_block = 256;  // rows of the chunk summed per pass of the weight gradients
-  static constexpr int64_t n_block = 512;  // their columns per pass
+  static constexpr int64_t n_block = 512;  // columns of the weight gradients that are made per pass
+  static constexpr int wide = 2;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
 
   const Call call;
   const GradientCell<Real> cell;
@@ -77,13 +77,13 @@ struct alignas(page) GradientPlan {
   // Few rows, and so one section and one chunk: W is used once. Threads divide its columns, and pack some of its rows at a time,
   // just before their product.
   bool source_once = false;
-  int wide = 1;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
   int64_t chunk = 1, stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step
   int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H], that are rows of the weights
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   int64_t run_width = 0;                           // rows of a weight's gradient that are made together
+  int64_t k_block = 0;                             // rows of the chunk summed per pass of the weight gradients
   int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
@@ -140,7 +140,6 @@ struct alignas(page) GradientPlan {
   }
 
   void plan(int threads) {
-    wide = 2;
     team = std::min(threads, 256);
     sections = choose_sections();
     crews = sections >= 2 * team ? team : std::gcd(sections, team);
@@ -156,6 +155,9 @@ struct alignas(page) GradientPlan {
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
+    // The sums are read and written once for so many rows. More columns would take more memory than a call may; small tiles read too
+    // much from beyond the first-level cache.
+    k_block = GATEWISE_VECTOR_REGISTERS == 32 && state_columns + input_columns <= n_block ? 512 : 256;
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;

@@ -147,12 +147,19 @@ struct GradientSums : GradientPlan<Real> {
   template <class One>
   Real* pack_right(const GradientPart<Real>& own, int64_t t0, const One& one, const Range& columns, const Range& rows,
                    Real* B) const {
+    constexpr int64_t tile = wide * lanes;
     for (ChunkRow at(own, t0, rows.begin); columns.size() > 0 && at.k < rows.end; at.advance()) {
       const RightRow row = one.right(at);
-      for (int64_t n = columns.begin, tile = 0; n < columns.end; n += tile) {
-        tile = vectors_at(n, one.columns) * lanes;
-        Real* to = B + (n - columns.begin) * rows.size() + (at.k - rows.begin) * tile;
-        pack_row(to, tile, row.from, row.dtype, row.index + n, row.count - n);
+      const int64_t whole = row.dtype == Native<Real>::dtype ? std::min(columns.end, row.count) - tile : -1;
+      int64_t n = columns.begin;
+      Real* to = B + (at.k - rows.begin) * tile;
+      for (const Real* from = static_cast<const Real*>(row.from) + row.index; n <= whole; n += tile, to += rows.size() * tile) {
+        for (int64_t j = 0; j < tile; j += lanes) Vec<Real>::load(from + n + j).store(to + j);
+      }
+      for (int64_t width = 0; n < columns.end; n += width) {
+        width = vectors_at(n, one.columns) * lanes;
+        to = B + (n - columns.begin) * rows.size() + (at.k - rows.begin) * width;
+        pack_row(to, width, row.from, row.dtype, row.index + n, row.count - n);
       }
     }
     return B + columns.size() * rows.size();
@@ -231,7 +238,7 @@ struct GradientSums : GradientPlan<Real> {
       const Real *operands = operand[phase].in(arena, own.crew), *left = du[phase].in(arena, own.crew);
       const auto recurrent = wanted(
           false, state_columns, states, [&](int64_t run) { return recurrent_sums(own.number, phase, d, run); },
-          [&](const ChunkRow& at) { return RightRow{operands, Native<Real>::dtype, at.k * stride, call.H}; });
+          [&](const ChunkRow& at) { return RightRow{operands, Native<Real>::dtype, at.k * stride, state_columns}; });
       const auto input = wanted(
           true, input_columns, inputs, [&](int64_t run) { return input_sums(own.number, phase, d, run); },
           [&](const ChunkRow& at) {  // a row past its end adds nothing, whatever it holds
