@@ -8,32 +8,38 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// The sums of the lanes of as many vectors as a vector has lanes, lane i being the sum of rows[i]: halves are interleaved
-// and added over and over.
-template <class Real, int COUNT = Vec<Real>::lanes>
-GATEWISE_INLINE typename Vec<Real>::Native sums_of_lanes(const typename Vec<Real>::Native* rows) {
+// Adds up the lanes of COUNT vectors in one, so that vector i's sums are in the lanes whose number divided by STEP is i modulo COUNT.
+// Of two vectors, the first's are added in the lanes where they belong, the second's in the others; one operand of that is a blend,
+// which costs next to nothing. STEP lanes have been added up before.
+template <class Real, int COUNT, int STEP>
+GATEWISE_INLINE typename Vec<Real>::Native added_lanes(const typename Vec<Real>::Native* vectors) {
   using Native = typename Vec<Real>::Native;
   if constexpr (COUNT == 1) {
-    return rows[0];
+    return vectors[0];
   } else {
     constexpr int lanes = Vec<Real>::lanes;
-    typename Vec<Real>::Mask low, high;
-    for (int j = 0; j < lanes; ++j) low[j] = j / 2 + j % 2 * lanes, high[j] = low[j] + lanes / 2;
+    typename Vec<Real>::Mask kept, moved;
+    for (int j = 0; j < lanes; ++j) kept[j] = j + (j & STEP ? lanes : 0), moved[j] = kept[j] ^ STEP;
     Native half[COUNT / 2];
 #pragma GCC unroll 8
     for (int i = 0; i < COUNT / 2; ++i) {
-      half[i] = __builtin_shuffle(rows[i], rows[i + COUNT / 2], low) + __builtin_shuffle(rows[i], rows[i + COUNT / 2], high);
+      const Native &a = vectors[2 * i], &b = vectors[2 * i + 1];
+      half[i] = __builtin_shuffle(a, b, kept) + __builtin_shuffle(a, b, moved);
     }
-    return sums_of_lanes<Real, COUNT / 2>(half);
+    return added_lanes<Real, COUNT / 2, 2 * STEP>(half);
   }
 }
 
-// The dot products of MR rows of A with JR rows of B, lanes not added up yet: sums[i * lanes + j].
+// The dot products of MR rows of A with JR rows of B, lanes not added up yet.
 template <class Real, int MR, int JR>
-GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native* sums) {
+GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native (&sum)[MR][JR]) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes;
-  Native sum[MR][JR] = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < JR; ++j) sum[i][j] = Native{};
+  }
   int64_t k = 0;
   const auto add = [&](auto load) {
     Native b[JR];
@@ -48,26 +54,34 @@ GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, 
   };
   for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
   if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < JR; ++j) sums[i * lanes + j] = sum[i][j];
-  }
 }
 
 // C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
 // pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
 template <class Real, int MR>
 void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
-  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4);
+  using Native = typename Vec<Real>::Native;
+  constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4), groups = lanes / wide;
   for (int64_t column = 0; column < columns; column += lanes) {
-    typename Vec<Real>::Native sums[MR * lanes];
-    const int64_t count = std::min<int64_t>(lanes, columns - column);
-    if (count < lanes) std::fill_n(sums, MR * lanes, typename Vec<Real>::Native{});
-    int64_t j = 0;
-    for (; j + wide <= count; j += wide) dots<Real, MR, wide>(K, A, lda, B + (column + j) * K, sums + j);
-    for (; j < count; ++j) dots<Real, MR, 1>(K, A, lda, B + (column + j) * K, sums + j);
-    for (int i = 0; i < MR; ++i) Vec<Real>(sums_of_lanes<Real>(sums + i * lanes)).store(C + i * ldc + column);
+    Native parts[MR][groups];
+    for (int g = 0; g < groups; ++g) {
+      const int64_t first = column + g * wide;
+      if (first + wide <= columns) {
+        Native sum[MR][wide];
+        dots<Real, MR, wide>(K, A, lda, B + first * K, sum);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) parts[i][g] = added_lanes<Real, wide, 1>(sum[i]);
+        continue;
+      }
+      Native sum[MR][wide] = {};
+      for (int64_t j = 0; first + j < columns; ++j) {
+        Native one[MR][1];
+        dots<Real, MR, 1>(K, A, lda, B + (first + j) * K, one);
+        for (int i = 0; i < MR; ++i) sum[i][j] = one[i][0];
+      }
+      for (int i = 0; i < MR; ++i) parts[i][g] = added_lanes<Real, wide, 1>(sum[i]);
+    }
+    for (int i = 0; i < MR; ++i) Vec<Real>(added_lanes<Real, groups, wide>(parts[i])).store(C + i * ldc + column);
   }
 }
 
