@@ -12,8 +12,8 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct ForwardRun;
 
-// What one thread works on: some rows and blocks. Its arrays begin with the first of them, and a block's rows lie together, as they
-// are used; no other thread writes to them but those of the group that shares the rows, to the operands.
+// What one thread works on: some rows and blocks. Its arrays begin with the first of them, the rows of a block together, as they are
+// used; no other thread writes to them but those of the group that shares the rows, to the operands.
 template <class Real>
 struct ForwardPart {
   int thread;

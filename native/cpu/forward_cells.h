@@ -11,10 +11,10 @@ namespace GATEWISE_ISA {
 template <class Real, int G>
 struct ForwardBlock {
   int64_t unit, left;            // the first unit, and how many there are from it on
-  int64_t width, gate_width;     // from row to row of h and c, and from gate to gate: of what is kept between phases, and of all else
+  int64_t width, gate_width;     // from gate to gate: of what is kept between phases, and of all else
   Real *h, *c, *operand, *kept;  // kept: gates that an earlier phase made
   Real* next;                    // operand of the step after, null at the end
-  int64_t stride;                // from row to row of the operands
+  int64_t stride;                // from row to row of the operands; of h and c it is `width`
   const Real *x, *bias, *peephole, *b2;
   int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
   int64_t gate[G];          // from the first gate of a row to each

@@ -11,13 +11,12 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
-  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::wide, Base::depth, Base::du_stride,
-      Base::stride, Base::du, Base::operand, Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of,
-      Base::chunk_row, Base::sections, Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group,
-      Base::back_panel, Base::product_panels, Base::secondary_bias, Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed, Base::weight_row, Base::lanes,
-      Base::unpacked_products,
-      Base::weight_gradients, Base::source_gradients, Base::clear_sums, Base::add_sections,
-      Base::hand_over_sums;
+  using Base::call, Base::cell, Base::arena, Base::units, Base::depth, Base::du_stride, Base::stride, Base::du, Base::operand,
+      Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of, Base::chunk_row, Base::sections,
+      Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group, Base::back_panel,
+      Base::product_panels, Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed,
+      Base::weight_row, Base::lanes, Base::unpacked_products, Base::weight_gradients, Base::source_gradients, Base::clear_sums,
+      Base::add_sections, Base::hand_over_sums;
   using Base::Base;
 
   // Gradients that arrive at the final state and cell.

@@ -155,9 +155,10 @@ struct alignas(page) GradientPlan {
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
-    // The sums are read and written once for so many rows. More columns would take more memory than a call may; small tiles read too
-    // much from beyond the first-level cache.
-    k_block = GATEWISE_VECTOR_REGISTERS == 32 && state_columns + input_columns <= n_block ? 512 : 256;
+    // The sums are read and written once for so many rows. 512 are too many where tiles are small, where several threads read the
+    // same rows, and where the columns are so many that they would take more memory than a call may.
+    const bool together = state_columns + input_columns <= n_block;
+    k_block = GATEWISE_VECTOR_REGISTERS == 32 && crew_size <= 2 && together ? 512 : 256;
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;

@@ -10,14 +10,13 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct GradientSums : GradientPlan<Real> {
   using Base = GradientPlan<Real>;
-  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::sections, Base::crew_size, Base::wide,
-      Base::depth, Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand,
-      Base::turned, Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input,
-      Base::d_bias, Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::block_columns, Base::phase_of,
-      Base::du_column, Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width,
-      Base::tiles_of, Base::dx_apart, Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block,
-      Base::vectors_at, Base::packed, Base::weight_row, Base::row_of, Base::source_once, Base::source_depth,
-      Base::source_tiles, Base::pack_source;
+  using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::sections, Base::crew_size, Base::wide, Base::depth,
+      Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::turned,
+      Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
+      Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::phase_of, Base::du_column,
+      Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::tiles_of, Base::dx_apart,
+      Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block, Base::vectors_at, Base::packed, Base::row_of,
+      Base::source_once, Base::source_depth, Base::source_tiles, Base::pack_source;
   using Base::Base;
 
   // The columns of du, which are rows of the weights, are taken in runs: those that are shared, then the others.

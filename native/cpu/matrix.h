@@ -1,6 +1,6 @@
-// One matrix product C = A B, plus a row if there is one, on the team: for a graph's ordinary layers, so that no second library's threads spin beside
-// ours. Each thread makes a rectangle of C alone. Every element is one sum over k in ascending order, so results do not
-// depend on the number of threads.
+// One matrix product C = A B, plus a row if there is one, on the team: for a graph's ordinary layers, so that no second
+// library's threads spin beside ours. Each thread makes a rectangle of C alone. Every element is one sum over k in ascending
+// order, so results do not depend on the number of threads.
 #pragma once
 
 #include "cpu/run.h"
