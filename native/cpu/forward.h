@@ -12,8 +12,8 @@ namespace GATEWISE_ISA {
 template <class Real>
 struct ForwardRun;
 
-// What one thread works on: some rows and blocks. Its arrays begin with the first of them, the rows of a block together, as they are
-// used; no other thread writes to them but those of the group that shares the rows, to the operands.
+// What one thread works on: some rows and blocks. Its arrays begin with the first of them, the rows of a block together, as they
+// are used; no other thread writes to them but those of the group that shares the rows, to the operands.
 template <class Real>
 struct ForwardPart {
   int thread;
@@ -58,6 +58,7 @@ struct alignas(page) ForwardRun {
   Grid grid;
   int team = 1;
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
+  bool far_results = false;                          // there are gates to be kept, and many
   bool input_once = false;                           // the input products of all steps are made together
   bool single_step = false;                          // a block's input product is made just before its recurrent one
   int widest_input = 1, widest = 1;                  // vectors per tile at most
@@ -130,6 +131,7 @@ struct alignas(page) ForwardRun {
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
+    far_results = call.z_state != nullptr && call.dtype == Native<Real>::dtype && far_gates(call, cell.gates);
 
     const int D = call.D;
     team = grid.size();
@@ -327,6 +329,17 @@ struct alignas(page) ForwardRun {
     }
   }
 
+  // Where the results of some rows of a block will be written.
+  Ahead<Real> results_ahead(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows,
+                            int first_vector) const {
+    const int64_t row = (step.t * call.N + first_row) * call.D + step.direction, unit = block * units.width, H = call.H;
+    const Real *gates = static_cast<const Real*>(call.z_state), *state = static_cast<const Real*>(call.state);
+    const Real* cells = call.cell_out == nullptr ? state : static_cast<const Real*>(call.cell_out);
+    const int64_t vector = units.vectors == 1 ? H : Vec<Real>::lanes;  // from one of the tile's to the next
+    gates += row * cell.gates * H + unit + first_vector * vector;
+    return {rows, gates, call.D * cell.gates * H, vector, state + row * H + unit, cells + row * H + unit, call.D * H};
+  }
+
   // One phase of one step for a thread's rows and blocks.
   void phase(int number, const ForwardStep<Real>& step, const Real* A) const {
     const ForwardPart<Real>& own = *step.own;
@@ -354,7 +367,11 @@ struct alignas(page) ForwardRun {
                             block, count, from, stride, u, ldu);
         }
         for (int tile = 0; packed && tile < tiles.count; ++tile) {
-          panel_product(count, call.H, from, stride, panel + tile * call.H * width, tiles.vectors, u + tile * width, ldu, false);
+          const auto product = [&](const auto&... ahead) {
+            panel_product(count, call.H, from, stride, panel + tile * call.H * width, tiles.vectors, u + tile * width, ldu, false,
+                          ahead...);
+          };
+          far_results ? product(results_ahead(step, block, rows.begin + first, count, tile * tiles.vectors)) : product();
         }
         cell.pointwise[number](step, block, rows.begin + first, count, u);
       }

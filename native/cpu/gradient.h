@@ -71,18 +71,37 @@ struct GradientRun : GradientSums<Real> {
       for (int64_t g = 0; g < groups.count; ++g) {
         const int64_t first = groups.begin(g), count = groups.begin(g + 1) - first;
         const auto product = tile_function<Real>(units.vectors, static_cast<int>(count), panel.stored);
-        product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false, {});
+        product(depth[phase], A + first * du_stride[phase], du_stride[phase], panel.at, own.e, units.width, false, nullptr);
         then(block, rows.begin + first, count, own.e);
       }
     }
   }
 
+  // What the step before reads of what was saved or given, for a block.
+  Ahead<Real> saved_ahead(const GradientStep<Real>& step, int64_t block) const {
+    const int64_t row = step.before * call.N + step.own->rows.begin, H = call.H, earlier = before(step.direction, step.before);
+    const Real *gates = static_cast<const Real*>(call.z_given), *given = static_cast<const Real*>(call.source_gradient) + row * H;
+    const Real* cells = given;
+    if (cell.has_cell && earlier >= 0) {
+      cells = static_cast<const Real*>(call.cell_given) + (earlier * call.N + step.own->rows.begin) * H;
+    }
+    // Gates lie H apart, so that all rows' gates are rows here; a row of the others is shared out among them and the blocks.
+    return {step.own->rows.size() * cell.gates, gates + row * cell.gates * H + block * units.width, H, lanes,
+            given + block * lanes, cells + block * lanes, H / cell.gates};
+  }
+
   // The same for phase 0, to what the cell passed on to the state before: where that takes all of it.
-  void add_back_product(const GradientPart<Real>& own, int d, int64_t slot) const {
-    const Real* A = du[0].in(arena, own.crew) + chunk_row(own, slot, own.rows.begin) * du_stride[0];
+  void add_back_product(const GradientStep<Real>& step) const {
+    const GradientPart<Real>& own = *step.own;
+    const Real* A = du[0].in(arena, own.crew) + chunk_row(own, step.slot, own.rows.begin) * du_stride[0];
+    const bool fetch = step.before >= 0 && call.D == 1 && far_gates(call, cell.gates);
     for (int64_t block = own.blocks.begin; block < own.blocks.end; ++block) {
       Real* to = own.dh + own_place(own, own.rows.begin, block * units.width);
-      panel_product(own.rows.size(), depth[0], A, du_stride[0], back_panel(0, d, block), units.vectors, to, own_units, true);
+      const auto product = [&](const auto&... ahead) {
+        panel_product(own.rows.size(), depth[0], A, du_stride[0], back_panel(0, step.direction, block), units.vectors, to,
+                      own_units, true, ahead...);
+      };
+      fetch ? product(saved_ahead(step, block)) : product();
     }
   }
 
@@ -199,7 +218,7 @@ struct GradientRun : GradientSums<Real> {
         if (!meet.wait(watch.stop)) return false;
       }
       if (plain() && packed) {
-        add_back_product(own, d, step.slot);
+        add_back_product(step);
       } else {
         back_product(own, 0, d, step.slot, [&](int64_t block, int64_t n, int64_t count, const Real* e) {
           pass_on(step, block, n, count, e);

@@ -182,12 +182,14 @@ struct GradientSums : GradientPlan<Real> {
     const int64_t tile = wide * lanes, tiles = tiles_of(columns.size());
     for (int64_t number = 0; number < tiles; ++number) {
       const int64_t n = columns.begin + number * tile;
-      const auto product = tile_stored<Real, Native<Real>::dtype, true>(vectors_at(n, one.columns), static_cast<int>(group.count));
+      constexpr auto function = tile_stored<Real, Native<Real>::dtype, Tile::turned_fetching>;
+      const auto product = function(vectors_at(n, one.columns), static_cast<int>(group.count));
       const char* panel = reinterpret_cast<const char*>(B + (n - columns.begin) * K);
       const Sums to = sums_at(group, n), later = number + 1 < tiles ? sums_at(group, n + tile) : sums_at(next, columns.begin);
       const int64_t k = number * (K / ahead_steps);  // as far as the tiles before have fetched
       const Real* fetched = k < K ? next_from + k * du_stride[phase] + next.count - 1 : from;
-      product(K, from, du_stride[phase], panel, to.at, to.stride, add, {later.at, fetched});
+      const Ahead<Real> ahead{K, later.at, later.stride, lanes, fetched, fetched, du_stride[phase]};
+      product(K, from, du_stride[phase], panel, to.at, to.stride, add, &ahead);
     }
     return B + columns.size() * K;
   }
@@ -371,11 +373,11 @@ struct GradientSums : GradientPlan<Real> {
       Real* to = out + row * I + i;
       const auto product = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
       if (i + tile <= I) {
-        product(K, A + row * lda, lda, panel.at, to, I, add, {});
+        product(K, A + row * lda, lda, panel.at, to, I, add, nullptr);
         continue;
       }
       for (int64_t j = 0; add && j < count; ++j) pack_row(tail + j * tile, tile, to + j * I, Native<Real>::dtype, 0, I - i);
-      product(K, A + row * lda, lda, panel.at, tail, tile, add, {});
+      product(K, A + row * lda, lda, panel.at, tail, tile, add, nullptr);
       for (int64_t j = 0; j < count; ++j) std::memcpy(to + j * I, tail + j * tile, (I - i) * sizeof(Real));
     }
   }

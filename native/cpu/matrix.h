@@ -101,15 +101,15 @@ struct MatrixRun {
             const int64_t width = width_at(n), exist = std::min(width, call.N - n);
             constexpr DType stored = Native<Real>::dtype;
             const int vectors = static_cast<int>(width / lanes), rows_here = static_cast<int>(count);
-            const auto product = in_place ? tile_stored<Real, stored, false>(vectors, rows_here)
-                                          : tile_stored<Real, stored, true>(vectors, rows_here);
+            const auto product = in_place ? tile_stored<Real, stored, Tile::plain>(vectors, rows_here)
+                                          : tile_stored<Real, stored, Tile::turned>(vectors, rows_here);
             Real* to = c + first * call.N + n;
             const char* panel = reinterpret_cast<const char*>(B + (n - n0) * depth);
             const bool whole = exist == width, add = k0 > 0 || row != nullptr;
             for (int64_t i = 0; i < count && add && (k0 == 0 || !whole); ++i) {  // what the product is added to
               pack_row(whole ? to + i * call.N : last + i * tile, width, k0 == 0 ? row + n : to + i * call.N, stored, 0, exist);
             }
-            product(depth, left, lda, panel, whole ? to : last, whole ? call.N : tile, add, {});
+            product(depth, left, lda, panel, whole ? to : last, whole ? call.N : tile, add, nullptr);
             for (int64_t i = 0; i < count && !whole; ++i) std::copy_n(last + i * tile, exist, to + i * call.N);
           }
         }

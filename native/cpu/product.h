@@ -29,19 +29,32 @@ struct Panel {
   Panel operator+(int64_t count) const { return {at + count * size_of(stored), stored}; }
 };
 
-// What the tiles after one will read, fetched while it is made: `C` of the next tile, and from some k on `A` of a later one. A row
-// of each at a time, since too much at once would be waited for; null: nothing.
+// What will be needed after a tile, fetched while it is made: some rows of an array, as many vectors of each as a tile is wide,
+// and of two others a line (of one where the tile is turned). A row at a time, since too much at once would be waited for.
 constexpr int64_t ahead_steps = 8;  // from row to row
 template <class Real>
 struct Ahead {
-  const Real *C = nullptr, *A = nullptr;
+  int64_t rows = 0;
+  const Real* wide = nullptr;
+  int64_t wide_row = 0, wide_vector = 0;  // from row to row, and from vector to vector
+  const Real *line = nullptr, *other_line = nullptr;
+  int64_t line_row = 0;
+
+  Ahead part(int64_t first, int64_t count) const {
+    const int64_t lines = first * line_row;
+    return {count, wide + first * wide_row, wide_row, wide_vector, line + lines, other_line + lines, line_row};
+  }
 };
 
-// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when TURNED.
-template <class Real, DType STORED, int MR, int NV, bool TURNED>
-void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add, Ahead<Real> ahead) {
+// How a tile is made. Only some fetch ahead: the others would pay for what that needs in registers.
+enum class Tile { plain, fetching, turned, turned_fetching };
+
+// C[i][:] (+)= sum over k of A(i, k) * B[k][:]. A(i, k) is A[i * lda + k], or A[k * lda + i] when turned.
+template <class Real, DType STORED, int MR, int NV, Tile KIND>
+void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t ldc, bool add, const Ahead<Real>* ahead) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes, size = size_of(STORED);
+  constexpr bool TURNED = KIND == Tile::turned || KIND == Tile::turned_fetching;
   Native sum[MR][NV];
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
@@ -65,11 +78,16 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
     }
   };
   int64_t k = 0;
-  for (; TURNED && ahead.C != nullptr && k + ahead_steps <= K; ahead.C += ldc, ahead.A += lda) {
+  if constexpr (KIND == Tile::fetching || KIND == Tile::turned_fetching) {
+    const Real *wide = ahead->wide, *line = ahead->line, *other_line = ahead->other_line;
+    for (int64_t row = 0; row < ahead->rows && k + ahead_steps <= K; ++row) {
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) __builtin_prefetch(ahead.C + j * lanes, 1);
-    __builtin_prefetch(ahead.A);
-    for (int64_t i = 0; i < ahead_steps; ++i) add_product(k++);
+      for (int j = 0; j < NV; ++j) __builtin_prefetch(wide + j * ahead->wide_vector);
+      __builtin_prefetch(line);
+      if (!TURNED) __builtin_prefetch(other_line);
+      wide += ahead->wide_row, line += ahead->line_row, other_line += ahead->line_row;
+      for (int64_t i = 0; i < ahead_steps; ++i) add_product(k++);
+    }
   }
   for (; k < K; ++k) add_product(k);
 #pragma GCC unroll 16
@@ -80,21 +98,21 @@ void tile(int64_t K, const Real* A, int64_t lda, const char* B, Real* C, int64_t
 }
 
 template <class Real>
-using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool, Ahead<Real>);
+using TileFunction = void (*)(int64_t, const Real*, int64_t, const char*, Real*, int64_t, bool, const Ahead<Real>*);
 
-template <class Real, DType STORED, int NV, bool TURNED, int... ROWS>
+template <class Real, DType STORED, int NV, Tile KIND, int... ROWS>
 TileFunction<Real> tile_for_rows(int rows, std::integer_sequence<int, ROWS...>) {
-  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, TURNED>...};
+  static constexpr TileFunction<Real> table[] = {tile<Real, STORED, ROWS + 1, NV, KIND>...};
   return table[rows - 1];
 }
 
-template <class Real, DType STORED, bool TURNED>
+template <class Real, DType STORED, Tile KIND>
 TileFunction<Real> tile_stored(int vectors, int rows) {
   switch (vectors) {
-    case 1: return tile_for_rows<Real, STORED, 1, TURNED>(rows, std::make_integer_sequence<int, tile_rows(1)>());
-    case 2: return tile_for_rows<Real, STORED, 2, TURNED>(rows, std::make_integer_sequence<int, tile_rows(2)>());
-    case 3: return tile_for_rows<Real, STORED, 3, TURNED>(rows, std::make_integer_sequence<int, tile_rows(3)>());
-    default: return tile_for_rows<Real, STORED, 4, TURNED>(rows, std::make_integer_sequence<int, tile_rows(4)>());
+    case 1: return tile_for_rows<Real, STORED, 1, KIND>(rows, std::make_integer_sequence<int, tile_rows(1)>());
+    case 2: return tile_for_rows<Real, STORED, 2, KIND>(rows, std::make_integer_sequence<int, tile_rows(2)>());
+    case 3: return tile_for_rows<Real, STORED, 3, KIND>(rows, std::make_integer_sequence<int, tile_rows(3)>());
+    default: return tile_for_rows<Real, STORED, 4, KIND>(rows, std::make_integer_sequence<int, tile_rows(4)>());
   }
 }
 
@@ -102,12 +120,12 @@ TileFunction<Real> tile_stored(int vectors, int rows) {
 template <class Real>
 TileFunction<Real> tile_function(int vectors, int rows, DType stored) {
   if constexpr (std::is_same_v<Real, float>) {
-    if (stored == DType::bfloat16) return tile_stored<Real, DType::bfloat16, false>(vectors, rows);
+    if (stored == DType::bfloat16) return tile_stored<Real, DType::bfloat16, Tile::plain>(vectors, rows);
     if (stored == panel_dtype<Real>(DType::float16)) {
-      return tile_stored<Real, panel_dtype<Real>(DType::float16), false>(vectors, rows);
+      return tile_stored<Real, panel_dtype<Real>(DType::float16), Tile::plain>(vectors, rows);
     }
   }
-  return tile_stored<Real, Native<Real>::dtype, false>(vectors, rows);
+  return tile_stored<Real, Native<Real>::dtype, Tile::plain>(vectors, rows);
 }
 
 // Splits rows into the groups that tiles take: of nearly equal size, or all as large as a tile with the last few two
@@ -136,7 +154,20 @@ inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, c
   const Groups groups(rows, tile_rows(vectors));
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g), count = groups.begin(g + 1) - i;
-    tile_function<Real>(vectors, static_cast<int>(count), panel.stored)(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add, {});
+    const auto tile = tile_function<Real>(vectors, static_cast<int>(count), panel.stored);
+    tile(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add, nullptr);
+  }
+}
+// The same for a panel of Real. `ahead`, as many rows for each of C's, is fetched on the way.
+template <class Real>
+inline void panel_product(int64_t rows, int64_t K, const Real* A, int64_t lda, const Panel<Real>& panel, int vectors, Real* C,
+                          int64_t ldc, bool add, const Ahead<Real>& ahead) {
+  const Groups groups(rows, tile_rows(vectors));
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t i = groups.begin(g), count = groups.begin(g + 1) - i;
+    const Ahead<Real> next = ahead.part(i * (ahead.rows / rows), count * (ahead.rows / rows));
+    const auto tile = tile_stored<Real, Native<Real>::dtype, Tile::fetching>(vectors, static_cast<int>(count));
+    tile(K, A + i * lda, lda, panel.at, C + i * ldc, ldc, add, &next);
   }
 }
 

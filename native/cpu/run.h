@@ -279,6 +279,12 @@ bool repays_packing(const Call& call) {
   return call.dtype != Native<Real>::dtype || call.T * call.N > 16;
 }
 
+// Whether a call's gates are too many to stay in the caches between a forward call and its gradients: they come from far, and a
+// step's maths would wait for them.
+inline bool far_gates(const Call& call, int gates) {
+  return call.T * call.N * call.D * gates * call.H * size_of(call.dtype) > (8 << 20);
+}
+
 // How a team shares one direction: `row_parts` groups of rows, each shared by `unit_parts` threads that meet at a
 // barrier after every product.
 struct Grid {

@@ -8,9 +8,9 @@
 namespace gatewise {
 namespace GATEWISE_ISA {
 
-// Adds up the lanes of COUNT vectors in one, so that vector i's sums are in the lanes whose number divided by STEP is i modulo COUNT.
-// Of two vectors, the first's are added in the lanes where they belong, the second's in the others; one operand of that is a blend,
-// which costs next to nothing. STEP lanes have been added up before.
+// Adds up the lanes of COUNT vectors in one, so that vector i's sums are in the lanes whose number divided by STEP is i modulo
+// COUNT. Of two vectors, the first's are added in the lanes where they belong, the second's in the others; one operand of that is
+// a blend, which costs next to nothing. STEP lanes have been added up before.
 template <class Real, int COUNT, int STEP>
 GATEWISE_INLINE typename Vec<Real>::Native added_lanes(const typename Vec<Real>::Native* vectors) {
   using Native = typename Vec<Real>::Native;
