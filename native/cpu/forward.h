@@ -113,8 +113,8 @@ struct alignas(page) ForwardRun {
     units.narrow_last<Real>(call.H);
     const int64_t N = call.N;
     const double R = static_cast<double>(cell.gates * units.padded * call.H);
-    int meets = cell.phases;
-    grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), meets,
+    const double handed_on = static_cast<double>(cell.phases * units.padded) * sizeof(Real);
+    grid = choose_grid(threads, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), handed_on, cell.phases,
                        tile_rows(std::min(most, cell.gates * units.vectors)));
     if (call.T == 1) grid = {1, static_cast<int>(std::min<int64_t>(threads, units.blocks))};  // each weight is read once
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
@@ -348,10 +348,9 @@ struct alignas(page) ForwardRun {
     Real* u = own.scratch;
     const bool with_input = single_step && number == 0;
     const Source source = with_input ? source_rows(own, step.t, 0, rows.size()) : Source{};
-    // A row or two: fetches what the other threads have just written all at once; the product would wait line by line.
-    for (int64_t i = 0; grid.unit_parts > 1 && rows.size() <= 2 && i < rows.size() * stride; i += 64 / sizeof(Real)) {
-      __builtin_prefetch(A + i);
-    }
+    // Fetches what the other threads have just written all at once, if it is not much; the product would wait line by line.
+    const int64_t operands = grid.unit_parts > 1 ? rows.size() * stride : 0, few = (24 << 10) / sizeof(Real);
+    for (int64_t i = 0; i < (operands <= few ? operands : 0); i += 64 / sizeof(Real)) __builtin_prefetch(A + i);
     for (int64_t i = 0; i < blocks.size(); ++i) {
       // To and fro: what a step read last is still in the cache when the next one begins, be it another call's.
       const int64_t block = (step.t + (single_step ? arena.turn() : 0)) % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;

@@ -12,7 +12,7 @@ template <class Real>
 struct GradientRun : GradientSums<Real> {
   using Base = GradientSums<Real>;
   using Base::call, Base::cell, Base::arena, Base::units, Base::depth, Base::du_stride, Base::stride, Base::du, Base::operand,
-      Base::chunk, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of, Base::chunk_row, Base::sections,
+      Base::chunks, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of, Base::chunk_row, Base::sections,
       Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group, Base::back_panel,
       Base::product_panels, Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed,
       Base::weight_row, Base::lanes, Base::unpacked_products, Base::weight_gradients, Base::source_gradients, Base::clear_sums,
@@ -174,8 +174,8 @@ struct GradientRun : GradientSums<Real> {
     Barrier& crew_meets = crews > 1 ? crew[own.crew] : everyone;
     start(own, d);
     clear_sums(own);
-    for (int64_t end = call.T; end > 0; end -= std::min(end, chunk)) {
-      const int64_t begin = std::max<int64_t>(end - chunk, 0), steps = end - begin;
+    for (int64_t number = chunks; number-- > 0;) {
+      const int64_t begin = number * call.T / chunks, end = (number + 1) * call.T / chunks, steps = end - begin;
       const int64_t t0 = std::min(time(begin), time(end - 1));
       if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return false;
       if (!crew_meets.wait(watch.stop)) return false;

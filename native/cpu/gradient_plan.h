@@ -58,7 +58,6 @@ struct GradientCell {
 template <class Real>
 struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
-  static constexpr int64_t n_block = 512;  // columns of the weight gradients that are made per pass
   static constexpr int wide = 2;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
 
   const Call call;
@@ -77,13 +76,14 @@ struct alignas(page) GradientPlan {
   // Few rows, and so one section and one chunk: W is used once. Threads divide its columns, and pack some of its rows at a time,
   // just before their product.
   bool source_once = false;
-  int64_t chunk = 1, stride = 0;
+  int64_t chunks = 1, chunk = 1;  // of steps: their number, and the length of the longest
+  int64_t stride = 0;
   int64_t own_units = 0;                           // row length of what one thread carries from step to step
   int64_t depth[2] = {0, 0};                       // columns of du per phase, [gate][H], that are rows of the weights
   int64_t du_stride[2] = {0, 0};                   // and its row length
   int64_t state_columns = 0, input_columns = 0;    // H and I rounded up to whole vectors
   int64_t run_width = 0;                           // rows of a weight's gradient that are made together
-  int64_t k_block = 0;                             // rows of the chunk summed per pass of the weight gradients
+  int64_t k_block = 0, n_block = 0;                // rows of the chunk summed and columns made per pass of the weight gradients
   int64_t source_depth = 0;                        // rows of W that are packed at a time, where it is used once
   Panels<Real> back_panels[2], source_panels[2], product_panels;
   Piece<Real> peephole, secondary_bias;
@@ -148,17 +148,19 @@ struct alignas(page) GradientPlan {
     units = Layout::make<Real>(call.H, vectors_per_block<Real>(call.H, call.N <= 2 ? most_vectors : wide));
     const int64_t N = (call.N + sections - 1) / sections, H = call.H;  // rows of a section
     const double R = static_cast<double>(cell.gates * units.padded * H);
-    grid = choose_grid(crew_size, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), cell.phases,
+    const double handed_on = static_cast<double>(cell.gates * units.padded) * sizeof(Real);
+    grid = choose_grid(crew_size, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), handed_on, cell.phases,
                        tile_rows(units.vectors));
     packed = repays_packing<Real>(call);
     if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(crew_size, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;
     input_columns = (call.I + lanes - 1) / lanes * lanes;
-    // The sums are read and written once for so many rows. 512 are too many where tiles are small, where several threads read the
-    // same rows, and where the columns are so many that they would take more memory than a call may.
-    const bool together = state_columns + input_columns <= n_block;
-    k_block = GATEWISE_VECTOR_REGISTERS == 32 && crew_size <= 2 && together ? 512 : 256;
+    // The sums are read and written once for so many rows: a chunk's, but half of them where tiles are small, or where several
+    // threads read the same rows. What is packed for a pass has to stay in a core's cache.
+    const bool all_rows = GATEWISE_VECTOR_REGISTERS == 32 && crew_size <= 2;
+    k_block = all_rows ? 576 : 288;
+    n_block = all_rows && state_columns + input_columns > 512 ? 256 : 512;
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
@@ -166,7 +168,9 @@ struct alignas(page) GradientPlan {
     const int64_t arrays = cell.gates + (cell.dx_differs ? 1 : 0) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
     const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
-    chunk = std::clamp<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1, call.T);
+    const int64_t steps = std::max<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1), longest = steps * 9 / 8;
+    chunks = std::max<int64_t>((call.T + longest - 1) / longest, 1);
+    chunk = (call.T + chunks - 1) / chunks;
     own_panels = crews == 1 && grid.row_parts == 1;
     // Where sums are made in the result itself, a run has to lie within a gate: some blocks, which come out even for all threads.
     // Else it may have as many rows as suit the tiles.

@@ -13,7 +13,7 @@ struct GradientSums : GradientPlan<Real> {
   using Base::call, Base::cell, Base::arena, Base::units, Base::team, Base::sections, Base::crew_size, Base::wide, Base::depth,
       Base::du_stride, Base::stride, Base::state_columns, Base::input_columns, Base::du, Base::operand, Base::turned,
       Base::packed_b, Base::scratch, Base::source_panel, Base::dx_rows, Base::d_recurrent, Base::d_input, Base::d_bias,
-      Base::d_peephole, Base::d_secondary_bias, Base::chunk, Base::has_input, Base::phase_of, Base::du_column,
+      Base::d_peephole, Base::d_secondary_bias, Base::has_input, Base::phase_of, Base::du_column,
       Base::apart_depth, Base::shared_depth, Base::input_shift, Base::run_width, Base::tiles_of, Base::dx_apart,
       Base::in_place, Base::before, Base::lanes, Base::k_block, Base::n_block, Base::vectors_at, Base::packed, Base::row_of,
       Base::source_once, Base::source_depth, Base::source_tiles, Base::pack_source;
@@ -202,11 +202,12 @@ struct GradientSums : GradientPlan<Real> {
     if (!packed) return (short_weight_gradient(own, t0, phase, left, runs, rows, ones), ...);
     Real* const packed_right = packed_b.in(arena, own.thread);
     for (int64_t n0 = 0; n0 < std::max({ones.own.size()...}); n0 += n_block) {
-      const auto columns = [n0](const auto& one) {
+      const auto columns = [&](const auto& one) {
         return Range{one.own.begin + n0, std::min(one.own.begin + n0 + n_block, one.own.end)};
       };
-      for (int64_t k0 = 0; k0 < rows; k0 += k_block) {
-        const Range depth_here{k0, std::min(k0 + k_block, rows)};
+      const int passes = static_cast<int>((rows + k_block - 1) / k_block);
+      for (int pass = 0; pass < passes; ++pass) {
+        const Range depth_here = part(rows, passes, pass);
         Real* to = packed_right;
         ((to = pack_right(own, t0, ones, columns(ones), depth_here, to)), ...);
         for (int64_t run = runs.begin; run < runs.end; ++run) {
@@ -221,8 +222,8 @@ struct GradientSums : GradientPlan<Real> {
               next = {run + 1, 0, std::min<int64_t>(tile_rows(wide), run_rows(phase, run + 1))};
             }
             const Real* B = packed_right;
-            ((B = add_products(ones, phase, group, next, columns(ones), depth_here.size(), left + k0 * du_stride[phase], B,
-                               begun || k0 > 0)),
+            ((B = add_products(ones, phase, group, next, columns(ones), depth_here.size(),
+                               left + depth_here.begin * du_stride[phase], B, begun || pass > 0)),
              ...);
           }
         }

@@ -300,8 +300,10 @@ inline Range part(int64_t total, int parts, int number) {
   return {total * number / parts, total * (number + 1) / parts};
 }
 
-// Picks the grid with the least estimated time per step, in cycles of one core. `bytes` is R as packed.
-inline Grid choose_grid(int threads, int64_t N, int64_t blocks, double flops, double bytes, int barriers, int rows_per_tile) {
+// Picks the grid with the least estimated time per step, in cycles of one core. `bytes` is R as packed, `handed_on` what the
+// threads of a group write for each other, per row.
+inline Grid choose_grid(int threads, int64_t N, int64_t blocks, double flops, double bytes, double handed_on, int barriers,
+                        int rows_per_tile) {
   Grid best;
   double least = 1e300;
   for (int unit_parts = 1; unit_parts <= threads; ++unit_parts) {
@@ -314,8 +316,9 @@ inline Grid choose_grid(int threads, int64_t N, int64_t blocks, double flops, do
     const double groups = static_cast<double>((static_cast<int64_t>(rows) + rows_per_tile - 1) / rows_per_tile);
     const double tiles = groups * std::max(rows / groups, full * 0.5) / full;
     const double compute = flops / static_cast<double>(std::max<int64_t>(N, 1)) * full * tiles * share / 32.0;
-    const double traffic = bytes * share / (bytes * share < 700e3 ? 40.0 : 12.0);
-    const double meet = unit_parts > 1 ? barriers * (700.0 + 120.0 * unit_parts) : 0.0;
+    const double traffic = bytes * share / (bytes * share < 700e3 ? 40.0 : bytes * share < 1500e3 ? 32.0 : 14.0);
+    // What another thread has just written comes slowly, and the first tiles of a product wait for it.
+    const double meet = unit_parts > 1 ? barriers * (700.0 + 120.0 * unit_parts) + rows * handed_on * (1.0 - share) / 2.0 : 0.0;
     const double cost = std::max(compute, traffic) + 0.25 * std::min(compute, traffic) + meet;
     if (cost < least * 0.999) {
       least = cost;
