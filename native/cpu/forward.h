@@ -20,6 +20,7 @@ struct ForwardPart {
   Range rows, blocks;
   Real *x, *gathered, *gates, *h, *c, *scratch;
   Real *operand[2], *second_operand;
+  int copy;  // of what is packed
 };
 
 // One step of one direction, as the pointwise maths sees it.
@@ -57,6 +58,7 @@ struct alignas(page) ForwardRun {
   Layout units;
   Grid grid;
   int team = 1;
+  int copies = 1;  // of what is packed: one for each of two threads that read all of it, where there are rows enough
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
   bool far_results = false;                          // there are gates to be kept, and many
   bool input_once = false;                           // the input products of all steps are made together
@@ -68,7 +70,7 @@ struct alignas(page) ForwardRun {
   int64_t x_block = 0, stride = 0;                   // from block to block of input products, and the row length of operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
   WeightPanels<Real> input_panels, phase_panels[2];
-  Piece<Real> bias, peephole, secondary_bias;
+  Pieces<Real> bias, peephole, secondary_bias;     // of each copy
   Pieces<Real> x, gathered, gates, h, c, scratch;  // of each thread
   Pieces<Real> operand[2], second_operand;         // of each group of rows
   Barrier everyone;
@@ -81,11 +83,12 @@ struct alignas(page) ForwardRun {
   int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
   // Where block b's panels begin in each packed weight. An input weight that is used once is packed block by block, each
   // thread having room for one.
-  Panel<Real> input_panel(int thread, int d, int64_t b) const {
-    return input_panels.in(arena) + (input_once ? thread : d * units.blocks + b) * call.I * block_columns();
+  Panel<Real> input_panel(const ForwardPart<Real>& own, int d, int64_t b) const {
+    const int64_t number = input_once ? own.thread : (own.copy * call.D + d) * units.blocks + b;
+    return input_panels.in(arena) + number * call.I * block_columns();
   }
-  Panel<Real> phase_panel(int phase, int d, int64_t b) const {
-    return phase_panels[phase].in(arena) + (d * units.blocks + b) * call.H * phase_columns(phase);
+  Panel<Real> phase_panel(const ForwardPart<Real>& own, int phase, int d, int64_t b) const {
+    return phase_panels[phase].in(arena) + ((own.copy * call.D + d) * units.blocks + b) * call.H * phase_columns(phase);
   }
 
   // Tiles of the product of some gates with a block's panels: their number and their width in vectors.
@@ -131,24 +134,28 @@ struct alignas(page) ForwardRun {
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
+    // To pack again what both have read, lines would be taken from the other's cache one by one: that takes five times as long as
+    // packing twice as much. With so many rows the copy is less memory than z_state. Constants are packed once.
+    const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
+    copies = grid.row_parts == 2 && grid.unit_parts == 1 && !constant && 2 * call.T * N >= 3 * (call.I + call.H) ? 2 : 1;
     far_results = call.z_state != nullptr && call.dtype == Native<Real>::dtype && far_gates(call, cell.gates);
 
     const int D = call.D;
     team = grid.size();
     arena.begin();
     if (has_input) {
-      const int64_t blocks = input_once ? team : D * units.blocks;
+      const int64_t blocks = input_once ? team : copies * D * units.blocks;
       if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
       x.reserve(arena, team, own_blocks * x_block);
       gathered.reserve(arena, team, a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
-      phase_panels[phase].reserve(arena, D * units.blocks * phase_columns(phase) * call.H, call.dtype, call.recurrent_constant,
-                                  form(phase, call.H));
+      phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, call.dtype,
+                                  call.recurrent_constant, form(phase, call.H));
     }
-    if (call.bias != nullptr) bias.reserve(arena, D * columns);
-    if (call.peephole != nullptr) peephole.reserve(arena, D * columns);
-    secondary_bias.reserve(arena, D * units.padded);
+    if (call.bias != nullptr) bias.reserve(arena, copies, D * columns);
+    if (call.peephole != nullptr) peephole.reserve(arena, copies, D * columns);
+    secondary_bias.reserve(arena, copies, D * units.padded);
     for (auto& each : operand) each.reserve(arena, grid.row_parts, rows * stride);
     if (cell.phases == 2) {
       second_operand.reserve(arena, grid.row_parts, rows * stride);
@@ -182,6 +189,7 @@ struct alignas(page) ForwardRun {
     const int row_part = id / grid.unit_parts;
     ForwardPart<Real> own{};
     own.thread = id;
+    own.copy = copies > 1 ? id : 0;
     own.rows = part(call.N, grid.row_parts, row_part);
     own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
     own.x = x.in(arena, id);
@@ -224,26 +232,26 @@ struct alignas(page) ForwardRun {
       }
     }
   }
-  void pack_input(int thread, int d, int64_t block) const {
-    pack_weight(input_panel(thread, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
+  void pack_input(const ForwardPart<Real>& own, int d, int64_t block) const {
+    pack_weight(input_panel(own, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
   }
 
   // Packs all that is used step by step, for one block of one direction.
-  void pack(int d, int64_t block) const {
-    if (packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(0, d, block);
+  void pack(const ForwardPart<Real>& own, int d, int64_t block) const {
+    if (packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(own, d, block);
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       if (phase_panels[phase].ready) continue;
-      pack_weight(phase_panel(phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
+      pack_weight(phase_panel(own, phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
                   cell.first_gate[phase], cell.gate_count[phase], block);
     }
     const int64_t unit = block * units.width, left = call.H - unit;
     for (int g = 0; g < cell.gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[g]) * call.H + unit;
       const int64_t at = d * columns + block * block_columns() + g * units.gate_width(block);
-      if (call.bias != nullptr) pack_row(bias.in(arena) + at, units.width, call.bias, call.dtype, row, left);
-      if (call.peephole != nullptr) pack_row(peephole.in(arena) + at, units.width, call.peephole, call.dtype, row, left);
+      if (call.bias != nullptr) pack_row(bias.in(arena, own.copy) + at, units.width, call.bias, call.dtype, row, left);
+      if (call.peephole != nullptr) pack_row(peephole.in(arena, own.copy) + at, units.width, call.peephole, call.dtype, row, left);
     }
-    pack_row(secondary_bias.in(arena) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype,
+    pack_row(secondary_bias.in(arena, own.copy) + d * units.padded + unit, units.width, call.secondary_bias, call.dtype,
              d * call.H + unit, call.secondary_bias == nullptr ? 0 : left);
   }
 
@@ -309,11 +317,11 @@ struct alignas(page) ForwardRun {
                         block_columns());
       return;
     }
-    if (input_once) pack_input(own.thread, d, block);
+    if (input_once) pack_input(own, d, block);
     const Tiles tiles = input_tiles(block);
     for (int tile = 0; tile < tiles.count; ++tile) {
       const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
-      panel_product(source.count, call.I, source.rows, source.stride, input_panel(own.thread, d, block) + call.I * column,
+      panel_product(source.count, call.I, source.rows, source.stride, input_panel(own, d, block) + call.I * column,
                     tiles.vectors, to + column, block_columns(), false);
     }
   }
@@ -357,7 +365,7 @@ struct alignas(page) ForwardRun {
       if (with_input) input_product(own, step.direction, block, source, 0);
       const Tiles tiles = phase_tiles(number, block);
       const int64_t width = tiles.vectors * Vec<Real>::lanes;
-      const Panel<Real> panel = packed ? phase_panel(number, step.direction, block) : Panel<Real>{};
+      const Panel<Real> panel = packed ? phase_panel(own, number, step.direction, block) : Panel<Real>{};
       for (int64_t first = 0; first < rows.size(); first += rows_at_once) {
         const int64_t count = std::min(rows_at_once, rows.size() - first);
         const Real* from = A + first * stride;
@@ -381,13 +389,13 @@ struct alignas(page) ForwardRun {
     Pulse pulse(watch, call.N * call.H);
     const ForwardPart<Real> own = part_of(id);
     const Range& blocks = own.blocks;
-    if (grid.row_parts == 1) {
+    if (grid.row_parts == 1 || copies > 1) {
       for (int64_t item = 0; item < call.D * blocks.size(); ++item) {
-        pack(static_cast<int>(item / blocks.size()), blocks.begin + item % blocks.size());
+        pack(own, static_cast<int>(item / blocks.size()), blocks.begin + item % blocks.size());
       }
     } else {  // each block is used by several threads
       for (int64_t item = id; item < call.D * units.blocks; item += team) {
-        pack(static_cast<int>(item / units.blocks), item % units.blocks);
+        pack(own, static_cast<int>(item / units.blocks), item % units.blocks);
       }
       if (!everyone.wait(watch.stop)) return;
     }

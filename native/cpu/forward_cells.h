@@ -35,9 +35,9 @@ struct ForwardBlock {
     kept = own.gates + mine * G * width;
     next = step.next < 0 ? nullptr : step.next_operand + i * stride + unit;
     x = step.x_rows == nullptr ? nullptr : step.x_rows + (block - own.blocks.begin) * run.x_block + i * G * width;
-    bias = call.bias == nullptr ? nullptr : run.bias.in(run.arena) + packed;
-    peephole = run.peephole.in(run.arena) + packed;
-    b2 = run.secondary_bias.in(run.arena) + d * run.units.padded + unit;
+    bias = call.bias == nullptr ? nullptr : run.bias.in(run.arena, own.copy) + packed;
+    peephole = run.peephole.in(run.arena, own.copy) + packed;
+    b2 = run.secondary_bias.in(run.arena, own.copy) + d * run.units.padded + unit;
     row_length = call.D * call.H;
     row = (step.t * call.N + first_row) * row_length + d * call.H;
     for (int g = 0; g < G; ++g) gate[g] = call.slot[g] * call.H + unit;
