@@ -317,8 +317,9 @@ inline Grid choose_grid(int threads, int64_t N, int64_t blocks, double flops, do
     const double tiles = groups * std::max(rows / groups, full * 0.5) / full;
     const double compute = flops / static_cast<double>(std::max<int64_t>(N, 1)) * full * tiles * share / 32.0;
     const double traffic = bytes * share / (bytes * share < 700e3 ? 40.0 : bytes * share < 1500e3 ? 32.0 : 14.0);
-    // What another thread has just written comes slowly, and the first tiles of a product wait for it.
-    const double meet = unit_parts > 1 ? barriers * (700.0 + 120.0 * unit_parts) + rows * handed_on * (1.0 - share) / 2.0 : 0.0;
+    // What other threads have just written comes slowly, about a byte per cycle from each, and the first tiles wait for it.
+    const double handed_over = rows * handed_on * (1.0 - share) / unit_parts;
+    const double meet = unit_parts > 1 ? barriers * (700.0 + 120.0 * unit_parts) + handed_over : 0.0;
     const double cost = std::max(compute, traffic) + 0.25 * std::min(compute, traffic) + meet;
     if (cost < least * 0.999) {
       least = cost;
