@@ -18,7 +18,7 @@ struct ForwardBlock {
   const Real *x, *bias, *peephole, *b2;
   int64_t row, row_length;  // of the caller's state and cell; where G gates lie together, G times that
   int64_t gate[G];          // from the first gate of a row to each
-  bool plain;               // every row takes part, on products of the source, with neither a mask nor resets, all of Real
+  bool plain;               // there are products of the source, all is of Real, and no phase but the first sees a mask
 
   GATEWISE_INLINE ForwardBlock(const ForwardStep<Real>& step, int64_t block, int64_t first_row) {
     const ForwardRun<Real>& run = *step.run;
@@ -41,8 +41,7 @@ struct ForwardBlock {
     row_length = call.D * call.H;
     row = (step.t * call.N + first_row) * row_length + d * call.H;
     for (int g = 0; g < G; ++g) gate[g] = call.slot[g] * call.H + unit;
-    plain = x != nullptr && call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr &&
-            call.dtype == Native<Real>::dtype;
+    plain = x != nullptr && call.dtype == Native<Real>::dtype && (run.cell.phases == 1 || call.mask == nullptr);
   }
 };
 
@@ -56,40 +55,31 @@ GATEWISE_INLINE bool gates_in_results(const Call& call) {
   return LANES != Lanes::any && call.z_state != nullptr;
 }
 
-// Puts the new state of row i, which is row n of the batch, where it is wanted.
-template <class Real, class Cell, Lanes LANES, bool PLAIN>
-GATEWISE_INLINE void forward_state(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, int64_t i,
-                                   int64_t n, int64_t at, const Vec<Real>& state) {
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
-  const int64_t unit = in.unit + at;
-  if (!PLAIN || Cell::reads_state) state.store(in.h + i * in.width + at);
-  if (in.next != nullptr) {
-    Vec<Real> operand = state;
-    if constexpr (!PLAIN) operand = run.template next_operand<LANES>(step.direction, step.next, n, unit, state);
-    operand.store(in.next + i * in.stride + at);
-  }
-  Access<Real, LANES>::store(call.state, call.dtype, in.row + i * in.row_length + unit, state, in.left - at);
+// Puts the new state of row i where it is wanted.
+template <class Real, class Cell, Lanes LANES>
+GATEWISE_INLINE void forward_state(const Call& call, const ForwardBlock<Real, Cell::gates>& in, int64_t i, int64_t at,
+                                   const Vec<Real>& state) {
+  if (Cell::reads_state) state.store(in.h + i * in.width + at);
+  if (in.next != nullptr) state.store(in.next + i * in.stride + at);
+  Access<Real, LANES>::store(call.state, call.dtype, in.row + i * in.row_length + in.unit + at, state, in.left - at);
 }
 
-// One vector of units of one active row.
+// One vector of units of row i, which is row n of the batch.
 template <class Real, class Cell, class Act, int PHASE, Lanes LANES, bool PLAIN>
 GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
                                     int64_t i, int64_t n, int64_t at, Real* u) {
   using V = Vec<Real>;
   using Units = Access<Real, LANES>;
-  const ForwardRun<Real>& run = *step.run;
-  const Call& call = run.call;
+  const Call& call = step.run->call;
   constexpr int G = Cell::gates, first = Cell::first_gate[PHASE], count = Cell::gate_count[PHASE];
   constexpr bool last_phase = PHASE == Cell::phases - 1;
   const int64_t left = in.left - at, result = in.row + i * in.row_length;
-  const bool fresh = !PLAIN && call.reset(step.t, n);
   Real* h = in.h + i * in.width + at;
   Real* c = in.c + i * in.width + at;
 
   Forward<V, G> v;
-  v.h = fresh ? V(0.0) : V::load(h);
-  if constexpr (Cell::has_cell) v.c = fresh ? V(0.0) : V::load(c);
+  v.h = V::load(h);
+  if constexpr (Cell::has_cell) v.c = V::load(c);
   v.b2 = V::load(in.b2 + at);
   for (int k = 0; k < count; ++k) {
     const int g = first + k;
@@ -124,7 +114,7 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
       for (int g = 0; g < G; ++g) Units::store(call.z_state, call.dtype, result * G + in.gate[g] + at, v.gate[g], left);
     }
     if constexpr (!state_apart<Cell>) {
-      forward_state<Real, Cell, LANES, PLAIN>(step, in, i, n, at, v.h_next);
+      forward_state<Real, Cell, LANES>(call, in, i, at, v.h_next);
     } else if (!gates_in_results<LANES>(call)) {
       for (int g = 0; g < G; ++g) {
         if (Cell::restored_from[g]) v.gate[g].store(u + g * in.gate_width + at);
@@ -134,10 +124,9 @@ GATEWISE_INLINE void forward_vector(const ForwardStep<Real>& step, const Forward
 }
 
 // The state of a row whose gates and cell are there.
-template <class Real, class Cell, class Act, Lanes LANES, bool PLAIN>
-GATEWISE_INLINE void forward_restored(const ForwardStep<Real>& step, const ForwardBlock<Real, Cell::gates>& in, const Act& act,
-                                      int64_t i, int64_t n, int64_t at, const Real* u) {
-  const Call& call = step.run->call;
+template <class Real, class Cell, class Act, Lanes LANES>
+GATEWISE_INLINE void forward_restored(const Call& call, const ForwardBlock<Real, Cell::gates>& in, const Act& act, int64_t i,
+                                      int64_t at, const Real* u) {
   const int64_t gates = (in.row + i * in.row_length) * Cell::gates + at;
   Gradient<Vec<Real>, Cell::gates> v;
   for (int g = 0; g < Cell::gates; ++g) {
@@ -148,7 +137,32 @@ GATEWISE_INLINE void forward_restored(const ForwardStep<Real>& step, const Forwa
   }
   v.c_next = Vec<Real>::load(in.c + i * in.width + at);
   Cell::restore(act, v);
-  forward_state<Real, Cell, LANES, PLAIN>(step, in, i, n, at, v.h_next);
+  forward_state<Real, Cell, LANES>(call, in, i, at, v.h_next);
+}
+
+// Where a row begins anew, the state and the cell before this step are 0. Apart from the maths, which then asks nothing.
+template <class Real, int G>
+__attribute__((noinline)) void forget_at_resets(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows) {
+  const ForwardBlock<Real, G> in(step, block, first_row);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (!step.run->call.reset(step.t, first_row + i)) continue;
+    std::fill_n(in.h + i * in.width, in.width, Real(0));
+    std::fill_n(in.c + i * in.width, in.width, Real(0));
+  }
+}
+
+// Makes the next step's operands of the states that were put in their place: masked, 0 at a reset. Rows that end before the others
+// keep their state, too.
+template <class Real, int G>
+__attribute__((noinline)) void make_next_operands(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows) {
+  const ForwardRun<Real>& run = *step.run;
+  const ForwardBlock<Real, G> in(step, block, first_row);
+  each_vector<Real, true>(run.call.dtype, rows, std::min(in.width, in.left), [&](auto lanes, int64_t i, int64_t at) {
+    Real* place = in.next + i * in.stride + at;
+    const Vec<Real> state = Vec<Real>::load(place);
+    if (run.call.lengths != nullptr) state.store(in.h + i * in.width + at);
+    run.template next_operand<lanes.value>(step.direction, step.next, first_row + i, in.unit + at, state).store(place);
+  });
 }
 
 // A row that takes no part in this step: its results are 0 and its state goes on.
@@ -174,32 +188,27 @@ __attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, i
   }
 }
 
-// The cell's maths on `rows` rows of one block, given their recurrent products u: [rows][gates of the phase][width].
+// The cell's maths on `rows` rows of one block, all of which take part, given their recurrent products u: [rows][gates of the
+// phase][width].
 template <class Real, class Cell, class Act, int PHASE>
-void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, Real* u) {
+__attribute__((noinline)) void forward_rows(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, Real* u) {
   const Call& call = step.run->call;
   const Act act = make_activations<Act>(call);
   const ForwardBlock<Real, Cell::gates> in(step, block, first_row);
   const int64_t columns = Cell::gate_count[PHASE] * in.width, exist = std::min(in.width, in.left);
-  for (int64_t n = first_row; PHASE == Cell::phases - 1 && call.lengths != nullptr && n < first_row + rows; ++n) {
-    if (!call.active(step.t, n)) forward_inactive<Real, Cell>(step, block, n);
-  }
   constexpr bool by_rows = Cell::gate_count[Cell::phases - 1] == 1;  // else a block is one vector wide or has few rows
   const auto each = [&](auto plain, auto work) GATEWISE_ALWAYS {
     each_vector<Real, by_rows>(call.dtype, rows, exist, [&](auto lanes, int64_t i, int64_t at) GATEWISE_ALWAYS {
-      if constexpr (!plain.value) {
-        if (!call.active(step.t, first_row + i)) return;
-      }
-      if constexpr (!plain.value || lanes.value != Lanes::any) work(lanes, plain, i, first_row + i, at, u + i * columns);
+      if constexpr (!plain.value || lanes.value != Lanes::any) work(lanes, i, at, u + i * columns);
     });
   };
   const auto all = [&](auto plain) GATEWISE_ALWAYS {
-    each(plain, [&](auto lanes, auto plain, int64_t i, int64_t n, int64_t at, Real* u) GATEWISE_ALWAYS {
-      forward_vector<Real, Cell, Act, PHASE, lanes.value, plain.value>(step, in, act, i, n, at, u);
+    each(plain, [&](auto lanes, int64_t i, int64_t at, Real* u) GATEWISE_ALWAYS {
+      forward_vector<Real, Cell, Act, PHASE, lanes.value, plain.value>(step, in, act, i, first_row + i, at, u);
     });
     if constexpr (state_apart<Cell>) {
-      each(plain, [&](auto lanes, auto plain, int64_t i, int64_t n, int64_t at, Real* u) GATEWISE_ALWAYS {
-        forward_restored<Real, Cell, Act, lanes.value, plain.value>(step, in, act, i, n, at, u);
+      each(plain, [&](auto lanes, int64_t i, int64_t at, Real* u) GATEWISE_ALWAYS {
+        forward_restored<Real, Cell, Act, lanes.value>(call, in, act, i, at, u);
       });
     }
   };
@@ -207,6 +216,29 @@ void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t fir
     if (in.plain) return all(std::true_type{});
   }
   all(std::false_type{});
+}
+
+// The same for rows some of which may have ended, a run of those that take part at a time; and what masks and resets do to states
+// before and after.
+template <class Real, class Cell, class Act, int PHASE>
+void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t first_row, int64_t rows, Real* u) {
+  constexpr bool last_phase = PHASE == Cell::phases - 1;
+  const Call& call = step.run->call;
+  if (call.mask == nullptr && call.resets == nullptr && call.lengths == nullptr) {
+    return forward_rows<Real, Cell, Act, PHASE>(step, block, first_row, rows, u);
+  }
+  const int64_t columns = Cell::gate_count[PHASE] * step.run->units.width, end = first_row + rows;
+  for (int64_t n = first_row, next = n; n < end; n = next) {
+    while (next < end && call.active(step.t, next)) ++next;
+    if (next == n) {
+      if (last_phase) forward_inactive<Real, Cell>(step, block, n);
+      ++next;
+      continue;
+    }
+    if (PHASE == 0 && call.resets != nullptr) forget_at_resets<Real, Cell::gates>(step, block, n, next - n);
+    forward_rows<Real, Cell, Act, PHASE>(step, block, n, next - n, u + (n - first_row) * columns);
+    if (last_phase && step.next >= 0) make_next_operands<Real, Cell::gates>(step, block, n, next - n);
+  }
 }
 
 template <class Real, class Cell, class Act>
