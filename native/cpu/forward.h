@@ -127,7 +127,8 @@ struct alignas(page) ForwardRun {
     own_rows = rows;
     own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
     stride = spread<Real>(units.padded);
-    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 48, 512);
+    // Rows of a chunk: what stays in the cache, but as many as are gathered at a time, since W is read for each time.
+    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 96, 512);
     chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
     x_block = chunk * rows * block_columns();
     a_rows = std::min<int64_t>(chunk * rows, 96);
