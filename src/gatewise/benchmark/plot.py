@@ -38,7 +38,7 @@ def draw(report: Report, path: Path) -> None:
         _panel(axes[1][column], chosen, shapes, "times_limit")
         axes[0][column].set_title(_CELLS[cell], fontweight="bold")
         axes[0][column].set_xlabel("times as fast as the rival (right of 1: gatewise is faster)", fontsize=8)
-        axes[1][column].set_xlabel("time / limit of the matrix products (1 is the best possible)", fontsize=8)
+        axes[1][column].set_xlabel("time / limit (1: as fast as a large matrix product)", fontsize=8)
     for row in axes:
         row[0].set_ylabel("T, N, I, H")
         low, high = row[0].get_xlim()
