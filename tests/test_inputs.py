@@ -148,6 +148,33 @@ def test_layouts_give_the_same_bits(engine: str, layout: str) -> None:
         assert bits(results_of(plain, engine)) == bits(results_of(other, engine, plain.expected)), str(other)
 
 
+def placed(array: np.ndarray, after: int) -> np.ndarray:
+    """A copy that begins so many numbers after a cache line, with NaN before and after it."""
+    room = np.full(array.size + 64, np.nan, array.dtype)
+    first = (-room.ctypes.data // array.itemsize) % (64 // array.itemsize) + after
+    room[first : first + array.size] = array.ravel()
+    return room[first : first + array.size].reshape(array.shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_arrays_give_the_same_bits_wherever_they_begin(operation: str, dtype: Any) -> None:
+    """Short calls use weights where they lie, by whole cache lines; a mask there must let in nothing of what is around them."""
+    for T, N, sizes in ((1, 1, (32, 64)), (3, 1, (48, 32)), (1, 2, (32, 32)), (1, 1, (21, 32))):
+        call = {
+            name: value.astype(dtype) if isinstance(value, np.ndarray) else value
+            for name, value in simple_call(operation, T, N, *sizes).items()
+        }
+        want = bits(getattr(gatewise, operation)(**call))
+        assert not any(np.isnan(result).any() for result in getattr(gatewise, operation)(**call))
+        for after in range(64 // np.dtype(dtype).itemsize):
+            moved = {
+                name: placed(value, after * (name != "source")) if isinstance(value, np.ndarray) else value
+                for name, value in call.items()
+            }
+            assert bits(getattr(gatewise, operation)(**moved)) == want, (T, N, sizes, after)
+
+
 @pytest.mark.parametrize("name", gatewise.engines.cpu._native.instruction_sets())
 def test_every_instruction_set(name: str) -> None:
     """The kernels are compiled several times; all of them are right, not only the one this machine picks."""
@@ -275,6 +302,7 @@ def test_gradients_of_many_rows(engine: str) -> None:
 def test_same_bits_for_every_thread_count(engine: str) -> None:
     cases = list(sample(100, 8)) + cases_with(24, 9, T=(3, 6), N=(1, 2, 40), H=(33, 130), I=(5, 64))
     cases += cases_with(18, 12, **MANY_ROWS)
+    cases += cases_with(18, 15, T=(1, 3), N=(1, 2, 4), H=(64, 128), I=(32, 64))  # few enough that a thread may have one row
     before = gatewise.get_threads()
     try:
         gatewise.set_threads(1)

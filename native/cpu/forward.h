@@ -69,6 +69,7 @@ struct alignas(page) ForwardRun {
   int64_t own_rows = 0, own_blocks = 0;              // of a thread, at most
   int64_t x_block = 0, stride = 0;                   // from block to block of input products, and the row length of operands
   int64_t a_rows = 0, a_stride = 0;                  // rows of source gathered at a time, and their length
+  int64_t input_after = 0, recurrent_after = 0;      // how far after a cache line the operands of unpacked weights begin
   WeightPanels<Real> input_panels, phase_panels[2];
   Pieces<Real> bias, peephole, secondary_bias;     // of each copy
   Pieces<Real> x, gathered, gates, h, c, scratch;  // of each thread
@@ -135,6 +136,11 @@ struct alignas(page) ForwardRun {
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
+    const auto after = [&](const void* weight, int64_t K, int64_t rows) {
+      return packed || rows > 1 ? 0 : after_line(static_cast<const Real*>(weight), K);
+    };
+    recurrent_after = after(call.recurrent_weight, call.H, N);
+    input_after = after(call.input_weight, call.I, call.T * N);
     // To pack again what both have read, lines would be taken from the other's cache one by one: that takes five times as long as
     // packing twice as much. With so many rows the copy is less memory than z_state. Constants are packed once.
     const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
@@ -148,7 +154,7 @@ struct alignas(page) ForwardRun {
       const int64_t blocks = input_once ? team : copies * D * units.blocks;
       if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
       x.reserve(arena, team, own_blocks * x_block);
-      gathered.reserve(arena, team, a_rows * a_stride);
+      gathered.reserve(arena, team, input_after + a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, call.dtype,
@@ -157,9 +163,9 @@ struct alignas(page) ForwardRun {
     if (call.bias != nullptr) bias.reserve(arena, copies, D * columns);
     if (call.peephole != nullptr) peephole.reserve(arena, copies, D * columns);
     secondary_bias.reserve(arena, copies, D * units.padded);
-    for (auto& each : operand) each.reserve(arena, grid.row_parts, rows * stride);
+    for (auto& each : operand) each.reserve(arena, grid.row_parts, recurrent_after + rows * stride);
     if (cell.phases == 2) {
-      second_operand.reserve(arena, grid.row_parts, rows * stride);
+      second_operand.reserve(arena, grid.row_parts, recurrent_after + rows * stride);
       gates.reserve(arena, team, own_blocks * rows * block_columns());
     }
     h.reserve(arena, team, own_blocks * rows * units.width);
@@ -194,13 +200,13 @@ struct alignas(page) ForwardRun {
     own.rows = part(call.N, grid.row_parts, row_part);
     own.blocks = part(units.blocks, grid.unit_parts, id % grid.unit_parts);
     own.x = x.in(arena, id);
-    own.gathered = gathered.in(arena, id);
+    own.gathered = gathered.in(arena, id) + input_after;
     own.gates = gates.in(arena, id);
     own.h = h.in(arena, id);
     own.c = c.in(arena, id);
     own.scratch = scratch.in(arena, id);
-    for (int i = 0; i < 2; ++i) own.operand[i] = operand[i].in(arena, row_part);
-    own.second_operand = second_operand.in(arena, row_part);
+    for (int i = 0; i < 2; ++i) own.operand[i] = operand[i].in(arena, row_part) + recurrent_after;
+    own.second_operand = second_operand.in(arena, row_part) + recurrent_after;
     return own;
   }
 
@@ -283,12 +289,12 @@ struct alignas(page) ForwardRun {
   }
 
   // Products with some gates' rows of a weight as the caller gave it, for one block: C[row][gate][width].
-  void unpacked_products(const void* weight, int64_t K, int d, int first_gate, int gates, int64_t block, int64_t rows,
-                         const Real* A, int64_t lda, Real* C, int64_t ldc) const {
+  void unpacked_products(const void* weight, int64_t K, int64_t after, int d, int first_gate, int gates, int64_t block,
+                         int64_t rows, const Real* A, int64_t lda, Real* C, int64_t ldc) const {
     const int64_t H = call.H, unit = block * units.width;
     for (int g = 0; g < gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
-      dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K,
+      dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K, after,
                    C + g * units.gate_width(block), ldc);
     }
   }
@@ -300,9 +306,10 @@ struct alignas(page) ForwardRun {
   };
   Source source_rows(const ForwardPart<Real>& own, int64_t t0, int64_t first, int64_t count) const {
     const Range& rows = own.rows;
-    // Where they are, unless they lie on top of each other in the cache.
+    // Where they are, unless they lie on top of each other in the cache, or other than the weight.
     const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && call.I * sizeof(Real) % 2048 != 0;
-    if (direct) return {static_cast<const Real*>(call.source) + (t0 * call.N + first) * call.I, count, call.I};
+    const Real* given = static_cast<const Real*>(call.source) + (t0 * call.N + first) * call.I;
+    if (direct && (input_after == 0 || after_line(given, call.I) == input_after)) return {given, count, call.I};
     for (int64_t i = 0; i < count; ++i) {
       const int64_t t = t0 + (first + i) / rows.size(), n = rows.begin + (first + i) % rows.size();
       read_run(own.gathered + i * a_stride, call.source, call.dtype, (t * call.N + n) * call.I, call.I);
@@ -314,8 +321,8 @@ struct alignas(page) ForwardRun {
   void input_product(const ForwardPart<Real>& own, int d, int64_t block, const Source& source, int64_t first) const {
     Real* to = own.x + (block - own.blocks.begin) * x_block + first * block_columns();
     if (!packed) {
-      unpacked_products(call.input_weight, call.I, d, 0, cell.gates, block, source.count, source.rows, source.stride, to,
-                        block_columns());
+      unpacked_products(call.input_weight, call.I, input_after, d, 0, cell.gates, block, source.count, source.rows, source.stride,
+                        to, block_columns());
       return;
     }
     if (input_once) pack_input(own, d, block);
@@ -360,9 +367,10 @@ struct alignas(page) ForwardRun {
     // Fetches what the other threads have just written all at once, if it is not much; the product would wait line by line.
     const int64_t operands = grid.unit_parts > 1 ? rows.size() * stride : 0, few = (24 << 10) / sizeof(Real);
     for (int64_t i = 0; i < (operands <= few ? operands : 0); i += 64 / sizeof(Real)) __builtin_prefetch(A + i);
+    // To and fro: what a step read last is still in the cache when the next one begins, be it another call's.
+    const bool forth = (step.t + (single_step ? arena.turn() : 0)) % 2 == 0;
     for (int64_t i = 0; i < blocks.size(); ++i) {
-      // To and fro: what a step read last is still in the cache when the next one begins, be it another call's.
-      const int64_t block = (step.t + (single_step ? arena.turn() : 0)) % 2 == 0 ? blocks.begin + i : blocks.end - 1 - i;
+      const int64_t block = forth ? blocks.begin + i : blocks.end - 1 - i;
       if (with_input) input_product(own, step.direction, block, source, 0);
       const Tiles tiles = phase_tiles(number, block);
       const int64_t width = tiles.vectors * Vec<Real>::lanes;
@@ -371,10 +379,11 @@ struct alignas(page) ForwardRun {
         const int64_t count = std::min(rows_at_once, rows.size() - first);
         const Real* from = A + first * stride;
         if (!packed) {
-          unpacked_products(call.recurrent_weight, call.H, step.direction, cell.first_gate[number], cell.gate_count[number],
-                            block, count, from, stride, u, ldu);
+          unpacked_products(call.recurrent_weight, call.H, recurrent_after, step.direction, cell.first_gate[number],
+                            cell.gate_count[number], block, count, from, stride, u, ldu);
         }
-        for (int tile = 0; packed && tile < tiles.count; ++tile) {
+        for (int j = 0; packed && j < tiles.count; ++j) {
+          const int tile = forth ? j : tiles.count - 1 - j;
           const auto product = [&](const auto&... ahead) {
             panel_product(count, call.H, from, stride, panel + tile * call.H * width, tiles.vectors, u + tile * width, ldu, false,
                           ahead...);

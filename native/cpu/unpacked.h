@@ -85,9 +85,54 @@ void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real
   }
 }
 
-// The same for any number of rows.
+// By how many numbers the rows of B, of length K, begin after a cache line, where that is the same for all of them and a vector
+// fills a line. Vectors that lie on two lines take twice as long to read: one row of A is multiplied with whole lines, without
+// what is before and after the row of B. To be read the same way, A has to begin as far after a line.
 template <class Real>
-void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+int64_t after_line(const Real* B, int64_t K) {
+  constexpr int lanes = Vec<Real>::lanes;
+  const auto after = static_cast<int64_t>(reinterpret_cast<uintptr_t>(B) / sizeof(Real) % lanes);
+  return GATEWISE_VECTOR_BYTES == 64 && K % lanes == 0 && after % 4 == 0 ? after : 0;  // fours: see dot_row
+}
+
+// The same for one row of A. It waits for nothing but B, and the second-level cache gives that twice as fast where it is read from
+// end to end; the sums of several rows are under way all the same, as far as the core looks ahead. The sums are those of dot_rows
+// to the bit, in lanes `after` further on: since these are fours, lanes may be added up within fours before they are put back.
+template <class Real>
+void dot_row(int64_t columns, int64_t K, const Real* A, const Real* B, int64_t after, Real* C) {
+  using V = Vec<Real>;
+  using Native = typename V::Native;
+  constexpr int lanes = V::lanes, wide = std::min(lanes, 4), groups = lanes / wide;
+  typename V::Mask back;
+  for (int j = 0; j < lanes; ++j) back[j] = (j + after) % lanes;
+  // From here on counted from the first line on.
+  const Real* row = B - after;
+  A -= after;
+  const int64_t last = (after + K - 1) / lanes * lanes, left = after + K - last;
+  const Native first = V::load_after(A, after).v, end = V::load_part(A + last, left).v;
+  for (int64_t column = 0; column < columns; column += lanes) {
+    const int64_t count = std::min<int64_t>(lanes, columns - column);
+    Native sum[lanes], parts[groups];
+    for (int64_t j = 0; j < count; ++j, row += K) {
+      Native one{};
+      one += first * V::load_after(row, after).v;
+#pragma GCC unroll 4
+      for (int64_t k = lanes; k < last; k += lanes) one += V::load(A + k).v * V::load(row + k).v;
+      sum[j] = one + end * V::load_part(row + last, left).v;
+    }
+    for (int64_t j = count; j < lanes; ++j) sum[j] = Native{};
+    for (int g = 0; g < groups; ++g) parts[g] = __builtin_shuffle(added_lanes<Real, wide, 1>(sum + g * wide), back);
+    V(added_lanes<Real, groups, wide>(parts)).store(C + column);
+  }
+}
+
+// The same for any number of rows; `after` is 0 for more than one.
+template <class Real>
+void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, Real* C,
+                  int64_t ldc) {
+  // With short vectors a row has more of them, and the core does not look ahead far enough.
+  constexpr int lanes = Vec<Real>::lanes;
+  if (GATEWISE_VECTOR_BYTES == 64 && rows == 1 && K % lanes == 0 && K > lanes) return dot_row(columns, K, A, B, after, C);
   const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g);

@@ -77,6 +77,20 @@ struct Vec {
     return load(some);
 #endif
   }
+  // All but the first `count` lanes, 0 <= count < lanes: those read as 0.
+  static GATEWISE_INLINE Vec load_after(const T* from, int64_t count) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) {
+      return Vec((Native)_mm512_maskz_loadu_ps(static_cast<__mmask16>(~0u << count), from));
+    } else {
+      return Vec((Native)_mm512_maskz_loadu_pd(static_cast<__mmask8>(~0u << count), from));
+    }
+#else
+    T some[lanes] = {};
+    for (int64_t i = count; i < lanes; ++i) some[i] = from[i];
+    return load(some);
+#endif
+  }
   GATEWISE_INLINE void store_part(T* to, int64_t count) const {
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 4) {
