@@ -7,6 +7,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -31,8 +33,8 @@ class KnownCalls {
   // the shape and dtype that numpy.empty is to make.
   void keep(const char* operation, nb::handle descriptor, const nb::dict& given, const Call& call, const nb::list& results) {
     Arguments arguments;
-    if (!read(operation, descriptor, given, arguments) || find(arguments.layout, descriptor) != nullptr) return;
-    Known known{call, nb::borrow(descriptor), {}, {}, {}, false};
+    if (!read(operation, descriptor, given, arguments) || find(operation, arguments, descriptor) != nullptr) return;
+    Known known{operation, arguments.layout(), call, nb::borrow(descriptor), {}, {}, {}, false};
     for (auto [name, value] : given) {
       if (is_absent(name.ptr(), value.ptr(), descriptor)) continue;
       const int place = place_of(nb::cast<std::string>(name));
@@ -54,7 +56,7 @@ class KnownCalls {
       const auto forgotten = std::exchange(known_, {});
       count_ = 1;
     }
-    known_[arguments.layout].push_back(std::make_shared<const Known>(std::move(known)));
+    known_[arguments.hash].push_back(std::make_shared<const Known>(std::move(known)));
   }
 
   // The results of a call that is known, else None. `run` runs a Call with the GIL released.
@@ -62,7 +64,7 @@ class KnownCalls {
   nb::object again(const char* operation, nb::handle descriptor, const nb::dict& given, Run run) const {
     Arguments arguments;
     if (!read(operation, descriptor, given, arguments)) return nb::none();
-    const std::shared_ptr<const Known> known = find(arguments.layout, descriptor);
+    const std::shared_ptr<const Known> known = find(operation, arguments, descriptor);
     if (known == nullptr) return nb::none();
     Call call = known->call;
     for (size_t i = 0; i < known->inputs.size(); ++i) {
@@ -90,9 +92,19 @@ class KnownCalls {
 
  private:
   static constexpr int most = 1024;
+  // The arguments of a call as they were given. No memory is asked for: that would take longer than to look a call up.
   struct Arguments {
-    std::string layout;  // the operation, then name, dtype and shape of each argument
-    std::vector<nb::handle> arrays;
+    std::array<int64_t, 192> words;  // name, dtype and shape of each argument
+    size_t length = 0, count = 0;
+    std::array<nb::handle, 24> arrays;
+    uint64_t hash = 0;
+
+    std::vector<int64_t> layout() const { return {words.begin(), words.begin() + static_cast<ptrdiff_t>(length)}; }
+    void add(int64_t word) {
+      words[length++] = word;
+      hash = (hash ^ static_cast<uint64_t>(word)) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 29;
+    }
   };
   struct Made {
     int place;
@@ -100,6 +112,8 @@ class KnownCalls {
     nb::object dtype;
   };
   struct Known {
+    std::string operation;
+    std::vector<int64_t> layout;
     Call call;
     nb::object descriptor;
     std::vector<nb::object> held;  // the arguments' names and dtypes: a layout knows them by their addresses
@@ -115,35 +129,36 @@ class KnownCalls {
 
   // Layout of all arguments, and the arrays themselves; false if one is not a whole, aligned array of NumPy's own.
   bool read(const char* operation, nb::handle descriptor, const nb::dict& given, Arguments& to) const {
-    to.layout.reserve(512);
-    to.arrays.reserve(20);
-    const auto add = [&](int64_t number) { to.layout.append(reinterpret_cast<const char*>(&number), sizeof number); };
-    to.layout.append(operation);
+    for (const char* letter = operation; *letter != 0; ++letter) to.hash = to.hash * 31 + static_cast<unsigned char>(*letter);
     const Numpy& numpy = Numpy::get();
     PyObject *name = nullptr, *value = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value);) {
       if (is_absent(name, value, descriptor)) continue;
-      if (!numpy.is_array(value)) return false;
+      if (!numpy.is_array(value) || to.count == to.arrays.size()) return false;
       const NumpyArray& array = NumpyArray::of(value);
-      if (!array.is_plain()) return false;
-      add(reinterpret_cast<intptr_t>(name));
-      add(reinterpret_cast<intptr_t>(array.dtype));
-      for (int axis = 0; axis < array.axes; ++axis) add(array.shape[axis]);
-      add(-1);
-      to.arrays.push_back(value);
+      if (!array.is_plain() || to.length + static_cast<size_t>(array.axes) + 3 > to.words.size()) return false;
+      to.add(reinterpret_cast<intptr_t>(name));
+      to.add(reinterpret_cast<intptr_t>(array.dtype));
+      for (int axis = 0; axis < array.axes; ++axis) to.add(array.shape[axis]);
+      to.add(-1);
+      to.arrays[to.count++] = value;
     }
     return true;
   }
 
-  std::shared_ptr<const Known> find(const std::string& layout, nb::handle descriptor) const {
-    const auto found = known_.find(layout);
+  std::shared_ptr<const Known> find(const char* operation, const Arguments& arguments, nb::handle descriptor) const {
+    const auto found = known_.find(arguments.hash);
     if (found == known_.end()) return nullptr;
+    const auto is_alike = [&](const Known& known) {
+      return known.operation == operation && known.layout.size() == arguments.length &&
+             std::equal(known.layout.begin(), known.layout.end(), arguments.words.begin());
+    };
     for (const auto& known : found->second) {
-      if (known->descriptor.is(descriptor)) return known;
+      if (known->descriptor.is(descriptor) && is_alike(*known)) return known;
     }
     const auto candidates = found->second;
     for (const auto& known : candidates) {
-      if (known->descriptor.type().is(descriptor.type()) && known->descriptor.equal(descriptor)) return known;
+      if (is_alike(*known) && known->descriptor.type().is(descriptor.type()) && known->descriptor.equal(descriptor)) return known;
     }
     return nullptr;
   }
@@ -198,7 +213,7 @@ class KnownCalls {
     return found->second;
   }
 
-  std::unordered_map<std::string, std::vector<std::shared_ptr<const Known>>> known_;
+  std::unordered_map<uint64_t, std::vector<std::shared_ptr<const Known>>> known_;  // by hash
   int count_ = 0;
 };
 

@@ -75,7 +75,7 @@ struct alignas(page) ForwardRun {
   Pieces<Real> x, gathered, gates, h, c, scratch;  // of each thread
   Pieces<Real> operand[2], second_operand;         // of each group of rows
   Barrier everyone;
-  std::unique_ptr<Barrier[]> group;  // one for each group of rows
+  std::unique_ptr<Barrier[]> group;  // one for each group of rows, where there are several
 
   ForwardRun(const Call& call, const ForwardCell<Real>& cell, Arena&& arena)
       : call(call), cell(cell), arena(std::move(arena)) {}
@@ -173,8 +173,8 @@ struct alignas(page) ForwardRun {
     scratch.reserve(arena, team, std::min(rows, rows_at_once) * block_columns());
     arena.allocate();
     everyone.reset(team);
-    group = std::make_unique<Barrier[]>(grid.row_parts);
-    for (int i = 0; i < grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+    if (grid.row_parts > 1) group = std::make_unique<Barrier[]>(grid.row_parts);
+    for (int i = 0; i < grid.row_parts && group != nullptr; ++i) group[i].reset(grid.unit_parts);
   }
 
   // What the panels of a phase or (2) of the input depend on, K being the length of the weight's rows.
@@ -409,7 +409,7 @@ struct alignas(page) ForwardRun {
       }
       if (!everyone.wait(watch.stop)) return;
     }
-    Barrier& meet = group[id / grid.unit_parts];
+    Barrier& meet = group == nullptr ? everyone : group[id / grid.unit_parts];
     const bool has_input = call.input_weight != nullptr;
 
     for (int d = 0; d < call.D; ++d) {

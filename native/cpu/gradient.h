@@ -19,6 +19,8 @@ struct GradientRun : GradientSums<Real> {
       Base::add_sections, Base::hand_over_sums;
   using Base::Base;
 
+  void keep_constants() const {}  // gradients pack them anew
+
   // Gradients that arrive at the final state and cell.
   void start(const GradientPart<Real>& own, int d) const {
     each_vector(own, [&](int64_t n, int64_t unit) {

@@ -35,6 +35,7 @@ class Engine(Protocol):
 ENGINES: dict[str, Engine] = {"cpu": cpu, "cuda": cuda, "reference": reference}
 _BY_DEVICE = {"cpu": "cpu", "cuda": "cuda"}
 _chosen: ContextVar[str | None] = ContextVar("gatewise_engine", default=None)
+chosen = _chosen.get  # the engine chosen by `use_engine`; every call asks, so it is no function of our own
 
 
 @contextmanager
@@ -50,11 +51,6 @@ def use_engine(name: str) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
-
-
-def chosen() -> str | None:
-    """The engine chosen by `use_engine`."""
-    return _chosen.get()
 
 
 def engine_for(operation: str, device: str) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,8 @@ def _call(gradient: bool, problem: Problem, results: dict[str, Any], arrays: dic
     p.note = lambda operation, descriptor, given: _native.keep(operation, descriptor, given, call, made)
 
 
-def again(operation: str, descriptor: Any, given: dict[str, Any]) -> list[Any] | None:
-    """The results of a call on NumPy arrays like one that was noted before (`Problem.note`); None if there was none."""
-    return None if _native is None else _native.again(operation, descriptor, given)
+# The results of a call on NumPy arrays like one that was noted before (`Problem.note`); None if there was none.
+again: Callable[[str, Any, dict[str, Any]], list[Any] | None] = _native.again if _native else lambda *_: None
 
 
 def forward(problem: Problem) -> tuple[Any, Any, Any]:
