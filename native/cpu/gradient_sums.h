@@ -147,8 +147,17 @@ struct GradientSums : GradientPlan<Real> {
   Real* pack_right(const GradientPart<Real>& own, int64_t t0, const One& one, const Range& columns, const Range& rows,
                    Real* B) const {
     constexpr int64_t tile = wide * lanes;
+    // Rows of a long call's source come from far, and not in one stream.
+    ChunkRow later(own, t0, std::min(rows.begin + 8, rows.end));
+    const bool fetch = one.of_input && far_gates(call, cell.gates);
     for (ChunkRow at(own, t0, rows.begin); columns.size() > 0 && at.k < rows.end; at.advance()) {
       const RightRow row = one.right(at);
+      if (fetch && later.k < rows.end) {
+        const RightRow next = one.right(later);
+        const char* from = static_cast<const char*>(next.from) + next.index * size_of(next.dtype);
+        for (int64_t n = 0; n < next.count * size_of(next.dtype); n += 64) __builtin_prefetch(from + n);
+        later.advance();
+      }
       const int64_t whole = row.dtype == Native<Real>::dtype ? std::min(columns.end, row.count) - tile : -1;
       int64_t n = columns.begin;
       Real* to = B + (at.k - rows.begin) * tile;

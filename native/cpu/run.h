@@ -279,10 +279,11 @@ bool repays_packing(const Call& call) {
   return call.dtype != Native<Real>::dtype || call.T * call.N > 16;
 }
 
-// Whether a call's gates are too many to stay in the caches between a forward call and its gradients: they come from far, and a
-// step's maths would wait for them.
+// Whether what a forward call keeps is too much to stay in the caches until its gradients read it: it comes from far then, and a
+// step's maths would wait for it. Beside the gates there are the states, the source and the gradients of both.
 inline bool far_gates(const Call& call, int gates) {
-  return call.T * call.N * call.D * gates * call.H * size_of(call.dtype) > (8 << 20);
+  const int64_t numbers = call.T * call.N * call.D * call.H * size_of(call.dtype);
+  return gates * numbers > (8 << 20) || (gates + 4) * numbers > (32 << 20);
 }
 
 // How a team shares one direction: `row_parts` groups of rows, each shared by `unit_parts` threads that meet at a
