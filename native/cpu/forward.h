@@ -61,6 +61,7 @@ struct alignas(page) ForwardRun {
   int copies = 1;  // of what is packed: one for each of two threads that read all of it, where there are rows enough
   bool packed = true;                                // else the weights are used where they are: too few rows to repay it
   bool far_results = false;                          // there are gates to be kept, and many
+  bool far_source = false;                           // it does not stay in the caches from call to call
   bool input_once = false;                           // the input products of all steps are made together
   bool single_step = false;                          // a block's input product is made just before its recurrent one
   int widest_input = 1, widest = 1;                  // vectors per tile at most
@@ -145,6 +146,7 @@ struct alignas(page) ForwardRun {
     // packing twice as much. With so many rows the copy is less memory than z_state. Constants are packed once.
     const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
     copies = grid.row_parts == 2 && grid.unit_parts == 1 && !constant && 2 * call.T * N >= 3 * (call.I + call.H) ? 2 : 1;
+    far_source = call.T * N * call.I * size_of(call.dtype) > (8 << 20);
     far_results = call.z_state != nullptr && call.dtype == Native<Real>::dtype && far_gates(call, cell.gates);
 
     const int D = call.D;
@@ -310,9 +312,16 @@ struct alignas(page) ForwardRun {
     const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && call.I * sizeof(Real) % 2048 != 0;
     const Real* given = static_cast<const Real*>(call.source) + (t0 * call.N + first) * call.I;
     if (direct && (input_after == 0 || after_line(given, call.I) == input_after)) return {given, count, call.I};
-    for (int64_t i = 0; i < count; ++i) {
+    const auto index = [&](int64_t i) {
       const int64_t t = t0 + (first + i) / rows.size(), n = rows.begin + (first + i) % rows.size();
-      read_run(own.gathered + i * a_stride, call.source, call.dtype, (t * call.N + n) * call.I, call.I);
+      return (t * call.N + n) * call.I;
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      if (far_source) {  // eight rows ahead
+        const char* later = static_cast<const char*>(call.source) + index(i + 8) * size_of(call.dtype);
+        for (int64_t k = 0; k < call.I * size_of(call.dtype); k += 64) __builtin_prefetch(later + k);
+      }
+      read_run(own.gathered + i * a_stride, call.source, call.dtype, index(i), call.I);
     }
     return {own.gathered, count, a_stride};
   }

@@ -83,6 +83,10 @@ struct GradientRun : GradientSums<Real> {
   Ahead<Real> saved_ahead(const GradientStep<Real>& step, int64_t block) const {
     const int64_t row = step.before * call.N + step.own->rows.begin, H = call.H, earlier = before(step.direction, step.before);
     const Real *gates = static_cast<const Real*>(call.z_given), *given = static_cast<const Real*>(call.source_gradient) + row * H;
+    if (cell.gates == 1) {  // one or two vectors of each row
+      given += block * units.width;
+      return {step.own->rows.size(), gates + row * H + block * units.width, H, lanes, given, given + lanes, H};
+    }
     const Real* cells = given;
     if (cell.has_cell && earlier >= 0) {
       cells = static_cast<const Real*>(call.cell_given) + (earlier * call.N + step.own->rows.begin) * H;
