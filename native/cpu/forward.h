@@ -48,6 +48,9 @@ struct ForwardCell {
 // Rows whose products are made before the cell's maths on them: enough that what goes with a block counts little, and few enough
 // to stay in the cache. A multiple of the rows of every tile.
 constexpr int64_t rows_at_once = 48;
+// Rows of the source whose products are made together. All of W is read for them: a large one that shares the last cache with R may
+// come from memory each time. The products of more rows would not stay in the caches themselves.
+constexpr int64_t input_rows = 384;
 
 template <class Real>
 struct alignas(page) ForwardRun {
@@ -129,11 +132,9 @@ struct alignas(page) ForwardRun {
     own_rows = rows;
     own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
     stride = spread<Real>(units.padded);
-    // Rows of a chunk: what stays in the cache, but as many as are gathered at a time, since W is read for each time.
-    const int64_t target = std::clamp<int64_t>((512 << 10) / static_cast<int64_t>(columns * sizeof(Real)), 96, 512);
-    chunk = std::clamp<int64_t>(target / std::max<int64_t>(rows, 1), 1, call.T);
+    chunk = std::clamp<int64_t>(input_rows / std::max<int64_t>(rows, 1), 1, call.T);
     x_block = chunk * rows * block_columns();
-    a_rows = std::min<int64_t>(chunk * rows, 96);
+    a_rows = std::min<int64_t>(chunk * rows, input_rows);
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);

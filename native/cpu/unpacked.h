@@ -133,15 +133,15 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
   // With short vectors a row has more of them, and the core does not look ahead far enough.
   constexpr int lanes = Vec<Real>::lanes;
   if (GATEWISE_VECTOR_BYTES == 64 && rows == 1 && K % lanes == 0 && K > lanes) return dot_row(columns, K, A, B, after, C);
-  const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 2);
+  const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 3);
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g);
     const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, C + i * ldc, ldc); };
     switch (groups.begin(g + 1) - i) {
       case 1: run(dot_rows<Real, 1>); break;
       case 2: run(dot_rows<Real, 2>); break;
-#if GATEWISE_VECTOR_REGISTERS == 32
       case 3: run(dot_rows<Real, 3>); break;
+#if GATEWISE_VECTOR_REGISTERS == 32
       case 4: run(dot_rows<Real, 4>); break;
       case 5: run(dot_rows<Real, 5>); break;
       default: run(dot_rows<Real, 6>); break;
