@@ -111,8 +111,8 @@ def test_larger_sizes(engine: str) -> None:
 
 def test_short_calls(engine: str) -> None:
     """Weights that are used where they lie, and their gradients, in strips of every width."""
-    sizes = {"T": (1, 1, 2, 4), "N": (1, 2, 4), "H": (256, 130, 70), "I": (7, 600, 256, 90)}
-    for case in cases_with(36, 14, dtype=("float32", "float64"), **sizes):
+    sizes = {"T": (1, 1, 2, 4, 20), "N": (1, 2, 3, 8), "H": (256, 130, 70), "I": (7, 600, 256, 90)}
+    for case in cases_with(60, 14, dtype=("float32", "float64"), **sizes):
         assert check_case(case, engine) == [], str(case)
 
 
@@ -160,7 +160,14 @@ def placed(array: np.ndarray, after: int) -> np.ndarray:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_arrays_give_the_same_bits_wherever_they_begin(operation: str, dtype: Any) -> None:
     """Short calls use weights where they lie, by whole cache lines; a mask there must let in nothing of what is around them."""
-    for T, N, sizes in ((1, 1, (32, 64)), (3, 1, (48, 32)), (1, 2, (32, 32)), (1, 1, (21, 32))):
+    for T, N, sizes in (
+        (1, 1, (32, 64)),
+        (3, 1, (48, 32)),
+        (1, 2, (32, 32)),
+        (5, 3, (32, 48)),
+        (20, 1, (32, 32)),
+        (1, 1, (21, 32)),
+    ):
         call = {
             name: value.astype(dtype) if isinstance(value, np.ndarray) else value
             for name, value in simple_call(operation, T, N, *sizes).items()

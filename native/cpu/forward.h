@@ -62,7 +62,7 @@ struct alignas(page) ForwardRun {
   Grid grid;
   int team = 1;
   int copies = 1;  // of what is packed: one for each of two threads that read all of it, where there are rows enough
-  bool packed = true;                                // else the weights are used where they are: too few rows to repay it
+  bool packed = true, input_packed = true;           // R and W; else they are used where they are: too few rows to repay it
   bool far_results = false;                          // there are gates to be kept, and many
   bool far_source = false;                           // it does not stay in the caches from call to call
   bool input_once = false;                           // the input products of all steps are made together
@@ -110,7 +110,8 @@ struct alignas(page) ForwardRun {
 
   void plan(int threads) {
     const bool has_input = call.input_weight != nullptr;
-    packed = repays_packing<Real>(call) || (call.recurrent_constant != nullptr && (call.input_constant != nullptr || !has_input));
+    packed = repays_packing<Real>(call, call.T <= 4 ? 32 : 16) || call.recurrent_constant != nullptr;
+    input_packed = repays_packing<Real>(call, 32) || call.input_constant != nullptr;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);
@@ -136,13 +137,13 @@ struct alignas(page) ForwardRun {
     x_block = chunk * rows * block_columns();
     a_rows = std::min<int64_t>(chunk * rows, input_rows);
     single_step = has_input && call.T == 1 && rows <= a_rows;
-    input_once = packed && call.input_constant == nullptr && call.T * N <= a_rows;
+    input_once = input_packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
-    const auto after = [&](const void* weight, int64_t K, int64_t rows) {
-      return packed || rows > 1 ? 0 : after_line(static_cast<const Real*>(weight), K);
+    const auto after = [&](const void* weight, int64_t K, bool by_lines) {
+      return by_lines ? after_line(static_cast<const Real*>(weight), K) : 0;
     };
-    recurrent_after = after(call.recurrent_weight, call.H, N);
-    input_after = after(call.input_weight, call.I, call.T * N);
+    recurrent_after = after(call.recurrent_weight, call.H, !packed && rows <= line_rows);
+    input_after = after(call.input_weight, call.I, !input_packed && call.T * rows <= line_rows);
     // To pack again what both have read, lines would be taken from the other's cache one by one: that takes five times as long as
     // packing twice as much. With so many rows the copy is less memory than z_state. Constants are packed once.
     const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
@@ -155,7 +156,9 @@ struct alignas(page) ForwardRun {
     arena.begin();
     if (has_input) {
       const int64_t blocks = input_once ? team : copies * D * units.blocks;
-      if (packed) input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
+      if (input_packed) {
+        input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
+      }
       x.reserve(arena, team, own_blocks * x_block);
       gathered.reserve(arena, team, input_after + a_rows * a_stride);
     }
@@ -248,7 +251,7 @@ struct alignas(page) ForwardRun {
 
   // Packs all that is used step by step, for one block of one direction.
   void pack(const ForwardPart<Real>& own, int d, int64_t block) const {
-    if (packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(own, d, block);
+    if (input_packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(own, d, block);
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       if (phase_panels[phase].ready) continue;
       pack_weight(phase_panel(own, phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
@@ -330,7 +333,7 @@ struct alignas(page) ForwardRun {
   // Products of some rows of the source with a block of the input weight, from row `first` of the chunk on.
   void input_product(const ForwardPart<Real>& own, int d, int64_t block, const Source& source, int64_t first) const {
     Real* to = own.x + (block - own.blocks.begin) * x_block + first * block_columns();
-    if (!packed) {
+    if (!input_packed) {
       unpacked_products(call.input_weight, call.I, input_after, d, 0, cell.gates, block, source.count, source.rows, source.stride,
                         to, block_columns());
       return;

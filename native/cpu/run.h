@@ -273,10 +273,10 @@ struct WeightPanels {
   }
 };
 
-// Whether a call has rows enough to repay packing its weights; else they are used where they are (unpacked.h).
+// Whether a call has rows enough to repay packing a weight: more than so many. Else it is used where it is (unpacked.h).
 template <class Real>
-bool repays_packing(const Call& call) {
-  return call.dtype != Native<Real>::dtype || call.T * call.N > 16;
+bool repays_packing(const Call& call, int64_t few) {
+  return call.dtype != Native<Real>::dtype || call.T * call.N > few;
 }
 
 // Whether what a forward call keeps is too much to stay in the caches until its gradients read it: it comes from far then, and a

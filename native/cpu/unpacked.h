@@ -86,20 +86,21 @@ void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real
 }
 
 // By how many numbers the rows of B, of length K, begin after a cache line, where that is the same for all of them and a vector
-// fills a line. Vectors that lie on two lines take twice as long to read: one row of A is multiplied with whole lines, without
-// what is before and after the row of B. To be read the same way, A has to begin as far after a line.
+// fills a line. Vectors that lie on two lines take twice as long to read: few rows of A are multiplied with whole lines, without
+// what is before and after the row of B. To be read the same way, they have to begin as far after a line.
 template <class Real>
 int64_t after_line(const Real* B, int64_t K) {
   constexpr int lanes = Vec<Real>::lanes;
   const auto after = static_cast<int64_t>(reinterpret_cast<uintptr_t>(B) / sizeof(Real) % lanes);
-  return GATEWISE_VECTOR_BYTES == 64 && K % lanes == 0 && after % 4 == 0 ? after : 0;  // fours: see dot_row
+  return GATEWISE_VECTOR_BYTES == 64 && K % lanes == 0 && after % 4 == 0 ? after : 0;  // fours: see dot_lines
 }
 
-// The same for one row of A. It waits for nothing but B, and the second-level cache gives that twice as fast where it is read from
-// end to end; the sums of several rows are under way all the same, as far as the core looks ahead. The sums are those of dot_rows
-// to the bit, in lanes `after` further on: since these are fours, lanes may be added up within fours before they are put back.
-template <class Real>
-void dot_row(int64_t columns, int64_t K, const Real* A, const Real* B, int64_t after, Real* C) {
+// The same for few rows of A. They wait for nothing but B, and the second-level cache gives that twice as fast where it is read
+// from end to end; the sums of several rows of B are under way all the same, as far as the core looks ahead. The sums are those of
+// dot_rows to the bit, in lanes `after` further on: since these are fours, lanes may be added up within fours before they are put
+// back.
+template <class Real, int MR>
+void dot_lines(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, Real* C, int64_t ldc) {
   using V = Vec<Real>;
   using Native = typename V::Native;
   constexpr int lanes = V::lanes, wide = std::min(lanes, 4), groups = lanes / wide;
@@ -109,30 +110,45 @@ void dot_row(int64_t columns, int64_t K, const Real* A, const Real* B, int64_t a
   const Real* row = B - after;
   A -= after;
   const int64_t last = (after + K - 1) / lanes * lanes, left = after + K - last;
-  const Native first = V::load_after(A, after).v, end = V::load_part(A + last, left).v;
+  Native first[MR], end[MR];
+  for (int i = 0; i < MR; ++i) first[i] = V::load_after(A + i * lda, after).v, end[i] = V::load_part(A + i * lda + last, left).v;
   for (int64_t column = 0; column < columns; column += lanes) {
     const int64_t count = std::min<int64_t>(lanes, columns - column);
-    Native sum[lanes], parts[groups];
+    Native sum[MR][lanes];
     for (int64_t j = 0; j < count; ++j, row += K) {
-      Native one{};
-      one += first * V::load_after(row, after).v;
+      Native one[MR], b = V::load_after(row, after).v;
 #pragma GCC unroll 4
-      for (int64_t k = lanes; k < last; k += lanes) one += V::load(A + k).v * V::load(row + k).v;
-      sum[j] = one + end * V::load_part(row + last, left).v;
+      for (int i = 0; i < MR; ++i) one[i] = Native{} + first[i] * b;
+#pragma GCC unroll 4
+      for (int64_t k = lanes; k < last; k += lanes) {
+        b = V::load(row + k).v;
+#pragma GCC unroll 4
+        for (int i = 0; i < MR; ++i) one[i] += V::load(A + i * lda + k).v * b;
+      }
+      b = V::load_part(row + last, left).v;
+#pragma GCC unroll 4
+      for (int i = 0; i < MR; ++i) sum[i][j] = one[i] + end[i] * b;
     }
-    for (int64_t j = count; j < lanes; ++j) sum[j] = Native{};
-    for (int g = 0; g < groups; ++g) parts[g] = __builtin_shuffle(added_lanes<Real, wide, 1>(sum + g * wide), back);
-    V(added_lanes<Real, groups, wide>(parts)).store(C + column);
+    for (int i = 0; i < MR; ++i) {
+      Native parts[groups];
+      for (int64_t j = count; j < lanes; ++j) sum[i][j] = Native{};
+      for (int g = 0; g < groups; ++g) parts[g] = __builtin_shuffle(added_lanes<Real, wide, 1>(sum[i] + g * wide), back);
+      V(added_lanes<Real, groups, wide>(parts)).store(C + i * ldc + column);
+    }
   }
 }
+// With more rows, or with short vectors, of which a row has more, the core does not look ahead far enough.
+constexpr int64_t line_rows = GATEWISE_VECTOR_BYTES == 64 ? 3 : 0;
 
-// The same for any number of rows; `after` is 0 for more than one.
+// The same for any number of rows; `after` is 0 for more than line_rows.
 template <class Real>
 void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, Real* C,
                   int64_t ldc) {
-  // With short vectors a row has more of them, and the core does not look ahead far enough.
   constexpr int lanes = Vec<Real>::lanes;
-  if (GATEWISE_VECTOR_BYTES == 64 && rows == 1 && K % lanes == 0 && K > lanes) return dot_row(columns, K, A, B, after, C);
+  if (rows <= line_rows && K % lanes == 0 && K > lanes) {
+    const auto run = [&](auto function) { function(columns, K, A, lda, B, after, C, ldc); };
+    return rows == 1 ? run(dot_lines<Real, 1>) : rows == 2 ? run(dot_lines<Real, 2>) : run(dot_lines<Real, 3>);
+  }
   const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 3);
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g);
