@@ -48,9 +48,11 @@ struct ForwardCell {
 // Rows whose products are made before the cell's maths on them: enough that what goes with a block counts little, and few enough
 // to stay in the cache. A multiple of the rows of every tile.
 constexpr int64_t rows_at_once = 48;
-// Rows of the source whose products are made together. All of W is read for them: a large one that shares the last cache with R may
-// come from memory each time. The products of more rows would not stay in the caches themselves.
+// Rows whose input products are made before their steps; more would not stay in the caches until then.
 constexpr int64_t input_rows = 384;
+// Of these, rows multiplied with a thread's part of W at a time: few enough that they stay in its cache, but all of them where that
+// part does not. It may come from memory each time, if it shares the last cache with R.
+constexpr int64_t few_input_rows = 96;
 
 template <class Real>
 struct alignas(page) ForwardRun {
@@ -135,7 +137,8 @@ struct alignas(page) ForwardRun {
     stride = spread<Real>(units.padded);
     chunk = std::clamp<int64_t>(input_rows / std::max<int64_t>(rows, 1), 1, call.T);
     x_block = chunk * rows * block_columns();
-    a_rows = std::min<int64_t>(chunk * rows, input_rows);
+    const bool large = own_blocks * block_columns() * call.I * static_cast<int64_t>(sizeof(Real)) > (768 << 10);
+    a_rows = std::min(chunk * rows, large ? input_rows : few_input_rows);
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = input_packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
