@@ -112,8 +112,8 @@ struct alignas(page) ForwardRun {
 
   void plan(int threads) {
     const bool has_input = call.input_weight != nullptr;
-    packed = repays_packing<Real>(call, call.T <= 4 ? 32 : 16) || call.recurrent_constant != nullptr;
-    input_packed = repays_packing<Real>(call, 32) || call.input_constant != nullptr;
+    packed = repays_packing<Real>(call, true) || call.recurrent_constant != nullptr;
+    input_packed = repays_packing<Real>(call, false) || call.input_constant != nullptr;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
     if (cell.phases == 2) least_gates = std::min(least_gates, cell.gate_count[1]);

@@ -151,7 +151,7 @@ struct alignas(page) GradientPlan {
     const double handed_on = static_cast<double>(cell.gates * units.padded) * sizeof(Real);
     grid = choose_grid(crew_size, N, units.blocks, 2.0 * static_cast<double>(N) * R, R * sizeof(Real), handed_on, cell.phases,
                        tile_rows(units.vectors));
-    packed = repays_packing<Real>(call, 16);
+    packed = repays_packing<Real>(call, true);
     if (!packed) grid = {1, static_cast<int>(std::min<int64_t>(crew_size, units.blocks))};  // each weight is read once
     const int64_t tile = wide * lanes;
     state_columns = (H + lanes - 1) / lanes * lanes;

@@ -273,10 +273,11 @@ struct WeightPanels {
   }
 };
 
-// Whether a call has rows enough to repay packing a weight: more than so many. Else it is used where it is (unpacked.h).
+// Whether a call has rows enough to repay packing a weight; else it is used where it is (unpacked.h). A weight that is used step by
+// step has to be read again for each.
 template <class Real>
-bool repays_packing(const Call& call, int64_t few) {
-  return call.dtype != Native<Real>::dtype || call.T * call.N > few;
+bool repays_packing(const Call& call, bool in_steps) {
+  return call.dtype != Native<Real>::dtype || call.T * call.N > (in_steps && call.T > 4 ? 16 : 32);
 }
 
 // Whether what a forward call keeps is too much to stay in the caches until its gradients read it: it comes from far then, and a
