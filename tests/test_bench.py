@@ -34,6 +34,7 @@ from gatewise.benchmark.shapes import (
 )
 from gatewise.benchmark.work import make_work
 from gatewise.cli import bench
+from gatewise.engines.cpu import round_trip_seconds
 
 ONCE = timing.Effort(rounds=1, seconds=0.0, at_most_seconds=0.0)
 SHAPES = (Shape(3, 2, 4, 5), Shape(4, 3, 2, 5, bidirectional=True))
@@ -46,6 +47,7 @@ def _quick_and_everywhere(monkeypatch):
     monkeypatch.setattr(timing, "_TURN_SECONDS", 0.0)
     monkeypatch.setattr(machine, "others_cpu_seconds", lambda: None)
     monkeypatch.setattr(measure, "sgemm_flops_per_second", lambda threads: {"torch": 1e11, "numpy": 9e10})
+    monkeypatch.setattr(measure, "round_trip_seconds", lambda: 8e-8)
     with gatewise.use_engine("reference"):
         yield
 
@@ -355,6 +357,17 @@ def test_the_limit_is_measured(monkeypatch):
     found = sgemm_flops_per_second(timing.available_cpus(), size=32)
     assert set(found) == {"torch", "numpy"}
     assert min(found.values()) > 0
+
+
+def test_a_round_trip_is_measured_and_shown():
+    assert tables.heading(measured(standard=False))[-1] == (
+        "a cache line goes to another thread and back in 80 ns, at the end in 80 ns"
+    )
+    with timing.same_threads(1):
+        assert round_trip_seconds() is None
+    if timing.available_cpus() > 1:
+        with timing.same_threads(2):
+            assert round_trip_seconds() > 0
 
 
 def test_threads_are_restored(monkeypatch):

@@ -275,6 +275,7 @@ NB_MODULE(_native, module) {
   module.def("maths", &maths);
   module.def("threads", &gatewise::threads);
   module.def("set_threads", &gatewise::set_threads);
+  module.def("round_trip", &gatewise::round_trip, nb::call_guard<nb::gil_scoped_release>());
   module.def("instruction_sets", &gatewise::instruction_sets);
   module.def("instruction_set", [] { return std::string(gatewise::current_kernels().name); });
   module.def("use_instruction_set", &gatewise::use_instruction_set);

@@ -213,4 +213,37 @@ void Claim::run(const std::function<void(int)>& body) {
   }
 }
 
+double round_trip() {
+  constexpr int most = 20000;
+  constexpr int64_t long_enough = 50'000'000;  // nanoseconds, for threads that share a CPU
+  enum Turn { mine, yours, over };
+  struct {
+    alignas(128) std::atomic<Turn> turn{mine};
+  } line;
+  Claim claim(std::min(2, threads()));
+  if (claim.size() < 2) return 0.0;
+  double seconds = 0.0;
+  claim.run([&](int id) {
+    if (id == 1) {
+      for (int look = 0;; ++look) {
+        const Turn turn = line.turn.load(std::memory_order_acquire);
+        if (turn == over) return;
+        if (turn == yours) line.turn.store(mine, std::memory_order_release), look = 0;
+        if (look > 10000) sched_yield();
+      }
+    }
+    const int64_t begin = now();
+    int count = 0;
+    for (; count < most && (count % 64 != 0 || now() - begin < long_enough); ++count) {
+      line.turn.store(yours, std::memory_order_release);
+      for (int look = 0; line.turn.load(std::memory_order_acquire) == yours; ++look) {
+        if (look > 10000) sched_yield();
+      }
+    }
+    seconds = 1e-9 * static_cast<double>(now() - begin) / count;
+    line.turn.store(over, std::memory_order_release);
+  });
+  return seconds;
+}
+
 }  // namespace gatewise

@@ -72,4 +72,7 @@ class Claim {
   CpusTaken taken_;
 };
 
+// Seconds in which a cache line goes to another thread and comes back, by a short trial; 0 where a call has one thread.
+double round_trip();
+
 }  // namespace gatewise

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.engines.cpu import round_trip_seconds
+
 from . import machine, memory, timing
 from .limit import sgemm_flops_per_second
 from .rivals import Prepared, Rival, UnableError, loop_rivals, standard_rivals
@@ -94,6 +96,7 @@ def new_report(settings: Settings) -> Report:
         "disagreements": [],
         "others_share": None,
         "sgemm_flops_per_second": None,
+        "round_trip_seconds": [],
         "standard": [],
         "variants": [],
         "linearity": [],
@@ -162,9 +165,11 @@ def _note(report: Report, text: str) -> None:
 
 def _measure_limit(settings: Settings, report: Report) -> None:
     report["sgemm_flops_per_second"] = sgemm_flops_per_second(settings.threads)
+    report["round_trip_seconds"].append(round_trip_seconds())
 
 
 def _check_drift(settings: Settings, report: Report) -> None:
+    report["round_trip_seconds"].append(round_trip_seconds())
     before = max(report["sgemm_flops_per_second"].values())
     after = max(sgemm_flops_per_second(settings.threads).values())
     if abs(after / before - 1) > _DRIFT:

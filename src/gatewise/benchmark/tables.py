@@ -42,6 +42,9 @@ def heading(report: Report) -> list[str]:
     if rates:
         each = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.items())
         lines.append(f"the limit is a matrix product at {max(rates.values()) / 1e9:.0f} GFLOP/s ({each})")
+    trips = [f"{seconds * 1e9:.0f} ns" for seconds in report.get("round_trip_seconds", []) if seconds]
+    if trips:
+        lines.append(f"a cache line goes to another thread and back in {', at the end in '.join(trips)}")
     return lines
 
 

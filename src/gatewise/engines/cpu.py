@@ -77,6 +77,11 @@ def get_threads() -> int:
     return 1 if _native is None else int(_native.threads())
 
 
+def round_trip_seconds() -> float | None:
+    """How long a cache line takes from one thread to another and back, by a short trial; None where calls have one thread."""
+    return None if _native is None else _native.round_trip() or None
+
+
 def constant(array: Any) -> Any:
     """A copy of a weight, as a NumPy array that nobody can ever write to.
 
