@@ -128,14 +128,16 @@ struct alignas(page) GradientPlan {
   // Vectors of the tile at column n of so many.
   int vectors_at(int64_t n, int64_t columns) const { return columns - n < wide * lanes ? 1 : wide; }
 
-  // Sections where the weights are not large: then a thread reads them all from its caches, and has no other to wait for or to
-  // read from. Their sums cost little beside so many rows.
+  // Sections: a thread that has one to itself has no other to wait for or to read from. Their sums cost little beside so many rows,
+  // as long as they are not large.
   int choose_sections() const {
-    const int64_t columns = call.H + call.I, weights = cell.gates * call.H * columns * static_cast<int64_t>(sizeof(Real));
-    if (weights > 2 << 20) return 1;
-    const int64_t least = 8, least_of_all_steps = std::max<int64_t>(1536, 3 * columns);  // rows of a section
+    const int64_t columns = call.H + call.I, sums = cell.gates * call.H * columns * static_cast<int64_t>(sizeof(Real));
+    const int64_t least = 8, least_of_all_steps = std::max<int64_t>(1536, columns * 3 / 2);  // rows of a section
     int count = 1;
-    while (count < 16 && call.N >= 2 * count * least && call.T * call.N >= 2 * count * least_of_all_steps) count *= 2;
+    while (count < 16 && 2 * count * sums <= 32 << 20 && call.N >= 2 * count * least &&
+           call.T * call.N >= 2 * count * least_of_all_steps) {
+      count *= 2;
+    }
     return count;
   }
 
