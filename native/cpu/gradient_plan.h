@@ -169,7 +169,7 @@ struct alignas(page) GradientPlan {
     // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
     const int64_t arrays = cell.gates + (cell.dx_differs ? 1 : 0) + cell.phases + (cell.needs_product ? 1 : 0);
     const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
-    const int64_t most = sections > 1 ? std::min<int64_t>(512, call.T * N / 4) : 512;  // a section has 1536 rows and more
+    const int64_t most = sections > 1 ? std::clamp<int64_t>(call.T * N / 5, 320, 512) : 512;  // beside the sums of sections
     const int64_t steps = std::max<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1), longest = steps * 9 / 8;
     chunks = std::max<int64_t>((call.T + longest - 1) / longest, 1);
     chunk = (call.T + chunks - 1) / chunks;
