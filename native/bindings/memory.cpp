@@ -49,15 +49,15 @@ class Pool {
  public:
   const size_t most_kept = share_of_memory();
 
-  void* take(size_t size) {
-    if (size < worth_keeping) return std::malloc(size);
-    size = capacity(size);
+  void* take(size_t wanted) {
+    if (wanted < worth_keeping) return std::malloc(wanted);
+    const size_t size = capacity(wanted);
     if (void* found = kept(size)) return found;
     const bool large = size >= 2 * huge_page;
     void* block = nullptr;
     if (posix_memalign(&block, large ? huge_page : alignment, size) != 0) return nullptr;
 #if defined(MADV_HUGEPAGE)
-    if (large) madvise(block, size, MADV_HUGEPAGE);
+    if (large) madvise(block, (wanted + huge_page / 2) / huge_page * huge_page, MADV_HUGEPAGE);  // half of each is used at least
 #endif
     return block;
   }

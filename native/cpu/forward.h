@@ -48,8 +48,8 @@ struct ForwardCell {
 // Rows whose products are made before the cell's maths on them: enough that what goes with a block counts little, and few enough
 // to stay in the cache. A multiple of the rows of every tile.
 constexpr int64_t rows_at_once = 48;
-// Rows whose input products are made before their steps; more would not stay in the caches until then.
-constexpr int64_t input_rows = 384;
+// Rows whose input products are made before their steps: more would not stay in the caches until then, fewer take less memory.
+constexpr int64_t input_rows[] = {384, 192, 96, 64, 48};
 // Of these, rows multiplied with a thread's part of W at a time: few enough that they stay in its cache, but all of them where that
 // part does not. It may come from memory each time, if it shares the last cache with R.
 constexpr int64_t few_input_rows = 96;
@@ -66,6 +66,7 @@ struct alignas(page) ForwardRun {
   int copies = 1;  // of what is packed: one for each of two threads that read all of it, where there are rows enough
   bool packed = true, input_packed = true;           // R and W; else they are used where they are: too few rows to repay it
   bool far_results = false;                          // there are gates to be kept, and many
+  bool direct_source = false;                        // it is used where it is
   bool far_source = false;                           // it does not stay in the caches from call to call
   bool input_once = false;                           // the input products of all steps are made together
   bool single_step = false;                          // a block's input product is made just before its recurrent one
@@ -111,7 +112,6 @@ struct alignas(page) ForwardRun {
   Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
 
   void plan(int threads) {
-    const bool has_input = call.input_weight != nullptr;
     packed = repays_packing<Real>(call, true) || call.recurrent_constant != nullptr;
     input_packed = repays_packing<Real>(call, false) || call.input_constant != nullptr;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
@@ -135,27 +135,48 @@ struct alignas(page) ForwardRun {
     own_rows = rows;
     own_blocks = (units.blocks + grid.unit_parts - 1) / grid.unit_parts;
     stride = spread<Real>(units.padded);
-    chunk = std::clamp<int64_t>(input_rows / std::max<int64_t>(rows, 1), 1, call.T);
-    x_block = chunk * rows * block_columns();
-    const bool large = own_blocks * block_columns() * call.I * static_cast<int64_t>(sizeof(Real)) > (768 << 10);
-    a_rows = std::min(chunk * rows, large ? input_rows : few_input_rows);
-    single_step = has_input && call.T == 1 && rows <= a_rows;
-    input_once = input_packed && call.input_constant == nullptr && call.T * N <= a_rows;
     a_stride = spread<Real>(call.I);
     const auto after = [&](const void* weight, int64_t K, bool by_lines) {
       return by_lines ? after_line(static_cast<const Real*>(weight), K) : 0;
     };
     recurrent_after = after(call.recurrent_weight, call.H, !packed && rows <= line_rows);
     input_after = after(call.input_weight, call.I, !input_packed && call.T * rows <= line_rows);
-    // To pack again what both have read, lines would be taken from the other's cache one by one: that takes five times as long as
-    // packing twice as much. With so many rows the copy is less memory than z_state. Constants are packed once.
-    const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
-    copies = grid.row_parts == 2 && grid.unit_parts == 1 && !constant && 2 * call.T * N >= 3 * (call.I + call.H) ? 2 : 1;
+    // Rows of the source are used where they are, unless they lie on top of each other in the cache, or other than the weight.
+    direct_source = call.dtype == Native<Real>::dtype && grid.row_parts == 1 && call.I * sizeof(Real) % 2048 != 0;
     far_source = call.T * N * call.I * size_of(call.dtype) > (8 << 20);
     far_results = call.z_state != nullptr && call.dtype == Native<Real>::dtype && far_gates(call, cell.gates);
-
-    const int D = call.D;
     team = grid.size();
+    // To pack again what both have read, lines would be taken from the other's cache one by one: that takes five times as long as
+    // packing twice as much. Constants are packed once.
+    const bool constant = call.input_constant != nullptr || call.recurrent_constant != nullptr;
+    copies = grid.row_parts == 2 && grid.unit_parts == 1 && !constant && 2 * call.T * N >= 3 * (call.I + call.H) ? 2 : 1;
+    const int64_t allowed = allowed_bytes<Real>(call, cell.gates);
+    const auto fits = [&](int64_t rows_before) {
+      reserve(rows_before);
+      return call.T == 1 || arena.used() <= allowed;
+    };
+    if (std::none_of(std::begin(input_rows), std::end(input_rows), fits) && copies > 1) {
+      copies = 1;
+      std::any_of(std::begin(input_rows), std::end(input_rows), fits);
+    }
+    arena.allocate(allowed);
+    everyone.reset(team);
+    if (grid.row_parts > 1) group = std::make_unique<Barrier[]>(grid.row_parts);
+    for (int i = 0; i < grid.row_parts && group != nullptr; ++i) group[i].reset(grid.unit_parts);
+  }
+
+  // The memory of a call that makes the input products of so many rows before their steps.
+  void reserve(int64_t rows_before) {
+    const bool has_input = call.input_weight != nullptr;
+    const int D = call.D;
+    const int64_t rows = own_rows, longest = std::clamp<int64_t>(rows_before / std::max<int64_t>(rows, 1), 1, call.T);
+    const int64_t chunks = (call.T + longest - 1) / longest;
+    chunk = (call.T + chunks - 1) / chunks;
+    x_block = chunk * rows * block_columns();
+    const bool large = own_blocks * block_columns() * call.I * static_cast<int64_t>(sizeof(Real)) > (768 << 10);
+    a_rows = std::min(chunk * rows, large && rows_before == input_rows[0] ? rows_before : few_input_rows);
+    single_step = has_input && call.T == 1 && rows <= a_rows;
+    input_once = input_packed && call.input_constant == nullptr && call.T * call.N <= a_rows;
     arena.begin();
     if (has_input) {
       const int64_t blocks = input_once ? team : copies * D * units.blocks;
@@ -163,7 +184,7 @@ struct alignas(page) ForwardRun {
         input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
       }
       x.reserve(arena, team, own_blocks * x_block);
-      gathered.reserve(arena, team, input_after + a_rows * a_stride);
+      if (!direct_source || input_after > 0) gathered.reserve(arena, team, input_after + a_rows * a_stride);
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, call.dtype,
@@ -180,10 +201,6 @@ struct alignas(page) ForwardRun {
     h.reserve(arena, team, own_blocks * rows * units.width);
     c.reserve(arena, team, own_blocks * rows * units.width);
     scratch.reserve(arena, team, std::min(rows, rows_at_once) * block_columns());
-    arena.allocate();
-    everyone.reset(team);
-    if (grid.row_parts > 1) group = std::make_unique<Barrier[]>(grid.row_parts);
-    for (int i = 0; i < grid.row_parts && group != nullptr; ++i) group[i].reset(grid.unit_parts);
   }
 
   // What the panels of a phase or (2) of the input depend on, K being the length of the weight's rows.
@@ -315,10 +332,8 @@ struct alignas(page) ForwardRun {
   };
   Source source_rows(const ForwardPart<Real>& own, int64_t t0, int64_t first, int64_t count) const {
     const Range& rows = own.rows;
-    // Where they are, unless they lie on top of each other in the cache, or other than the weight.
-    const bool direct = call.dtype == Native<Real>::dtype && rows.size() == call.N && call.I * sizeof(Real) % 2048 != 0;
     const Real* given = static_cast<const Real*>(call.source) + (t0 * call.N + first) * call.I;
-    if (direct && (input_after == 0 || after_line(given, call.I) == input_after)) return {given, count, call.I};
+    if (direct_source && (input_after == 0 || after_line(given, call.I) == input_after)) return {given, count, call.I};
     const auto index = [&](int64_t i) {
       const int64_t t = t0 + (first + i) / rows.size(), n = rows.begin + (first + i) % rows.size();
       return (t * call.N + n) * call.I;

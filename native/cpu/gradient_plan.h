@@ -58,6 +58,8 @@ struct GradientCell {
 template <class Real>
 struct alignas(page) GradientPlan {
   static constexpr int lanes = Vec<Real>::lanes;
+  static constexpr int64_t source_piece = 32 << 10;  // numbers of W that a thread packs at a time, where it is used once
+  static constexpr int64_t least_columns = 64, least_depth = 64;  // n_block and source_depth at least
   static constexpr int wide = 2;  // vectors per tile of the columns of W and of the weight gradients; the last may be a single one
 
   const Call call;
@@ -166,11 +168,13 @@ struct alignas(page) GradientPlan {
     stride = spread<Real>(units.padded);
     own_units = (units.blocks + grid.unit_parts - 1) / grid.unit_parts * units.width;
     const int64_t rows = (N + grid.row_parts - 1) / grid.row_parts;
-    // Rows of a chunk: enough for large products, few enough for the cache and for the memory a call may take.
-    const int64_t arrays = cell.gates + (cell.dx_differs ? 1 : 0) + cell.phases + (cell.needs_product ? 1 : 0);
-    const int64_t row_bytes = arrays * units.padded * static_cast<int64_t>(sizeof(Real));
-    const int64_t most = sections > 1 ? std::clamp<int64_t>(call.T * N / 5, 320, 512) : 512;  // beside the sums of sections
-    const int64_t steps = std::max<int64_t>(std::clamp<int64_t>((10 << 20) / row_bytes, 320, most) / N, 1), longest = steps * 9 / 8;
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      depth[phase] = cell.gate_count[phase] * H;
+      du_stride[phase] = odd_lines<Real>(depth[phase] + apart_depth());
+    }
+    source_once = packed && has_input() && call.I > 0 && call.T * call.N <= 128;
+    if (source_once) source_depth = std::max<int64_t>(source_piece / (most_source_tiles() * tile), least_depth);
+    const int64_t longest = chunk_steps(N);
     chunks = std::max<int64_t>((call.T + longest - 1) / longest, 1);
     chunk = (call.T + chunks - 1) / chunks;
     own_panels = crews == 1 && grid.row_parts == 1;
@@ -180,13 +184,45 @@ struct alignas(page) GradientPlan {
     for (int64_t blocks = 2; H % units.width == 0 && blocks * units.width <= 64; ++blocks) {
       if (units.blocks % (blocks * crew_size) == 0) run_width = blocks * units.width;
     }
-    source_once = packed && has_input() && call.T * call.N <= 128;
-    source_depth = std::max<int64_t>((64 << 10) / (most_source_tiles() * tile), 64);
+    const int64_t allowed = allowed_bytes<Real>(call, cell.gates);
+    reserve(N, rows);
+    while (packed && arena.used() > allowed) {
+      if (n_block > least_columns) n_block /= 2;
+      else if (source_once && source_depth > least_depth) source_depth /= 2;
+      else break;
+      reserve(N, rows);
+    }
+    arena.allocate(allowed);
+    everyone.reset(team);
+    if (crews > 1) crew = std::make_unique<Barrier[]>(crews);
+    for (int i = 0; crews > 1 && i < crews; ++i) crew[i].reset(crew_size);
+    group = std::make_unique<Barrier[]>(crews * grid.row_parts);
+    for (int i = 0; i < crews * grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+  }
 
+  // Steps of a chunk: enough for large products, few enough for the cache and for the memory a call may take. Sums depend on it, so
+  // that memory is counted as for two threads, or one for each section, however many there are.
+  int64_t chunk_steps(int64_t N) const {
+    const int64_t size = sizeof(Real), threads = std::max(sections, 2), H = call.H, I = has_input() ? call.I : 0;
+    int64_t row = cell.needs_product ? units.padded : 0, others = (20 * page + 8 * call.N * H * size) / size;
+    if (cell.needs_product) others += call.D * units.padded * H;
+    for (int phase = 0; phase < cell.phases; ++phase) {
+      row += du_stride[phase] + stride;
+      others += depth[phase] * (call.D * units.padded + (sections - in_place(H)) * H + (sections - in_place(I)) * I);
+      others += source_once ? threads * source_piece / 2 : call.D * depth[phase] * I;
+    }
+    const int64_t left = allowed_bytes<Real>(call, cell.gates) / size - others;
+    const auto fitting = [&](int64_t columns) { return left / (sections * row + threads * columns); };
+    const int64_t many = std::clamp<int64_t>((10 << 20) / size / row, 320, 512);
+    int64_t most = fitting(256);
+    if (most < std::min<int64_t>(320, call.T * N)) most = fitting(least_columns);
+    return std::clamp<int64_t>(std::min(many / N * 9 / 8, most / N), std::max<int64_t>(32 / N, 1), call.T);
+  }
+  // The memory of a call with so many rows in a section, and some of them for each group of threads.
+  void reserve(int64_t N, int64_t rows) {
+    const int64_t H = call.H, tile = wide * lanes;
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
-      depth[phase] = cell.gate_count[phase] * H;
-      du_stride[phase] = odd_lines<Real>(depth[phase] + apart_depth());
       if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
@@ -216,13 +252,7 @@ struct alignas(page) GradientPlan {
     }
     scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
     turned.reserve(arena, team, packed ? 0 : run_width * call.T * call.N);
-    packed_b.reserve(arena, team, k_block * std::min(state_columns + input_columns, n_block));
-    arena.allocate();
-    everyone.reset(team);
-    if (crews > 1) crew = std::make_unique<Barrier[]>(crews);
-    for (int i = 0; crews > 1 && i < crews; ++i) crew[i].reset(crew_size);
-    group = std::make_unique<Barrier[]>(crews * grid.row_parts);
-    for (int i = 0; i < crews * grid.row_parts; ++i) group[i].reset(grid.unit_parts);
+    packed_b.reserve(arena, team, std::min(k_block, chunk * N) * std::min(state_columns + input_columns, n_block));
   }
 
   // A thread's place in the grid of its crew; those beyond it have no rows and only help with the large products.
@@ -263,7 +293,7 @@ struct alignas(page) GradientPlan {
   }
   // The tiles of W's columns that a thread works on.
   Range source_tiles(int thread) const { return source_once ? part(input_tiles(), team, thread) : Range{0, input_tiles()}; }
-  int64_t most_source_tiles() const { return input_tiles() / team + 1; }
+  int64_t most_source_tiles() const { return (input_tiles() + team - 1) / team; }
   Panel<Real> source_panel(int thread, int phase, int d, int64_t tile) const {
     if (source_once) {
       const int64_t number = thread * most_source_tiles() + tile - source_tiles(thread).begin;

@@ -145,7 +145,6 @@ class Arena {
   Arena() = default;
   Arena(Arena&& other) { *this = std::move(other); }
   Arena& operator=(Arena&& other) {
-    std::swap(mapped_, other.mapped_);
     std::swap(memory_, other.memory_);
     std::swap(size_, other.size_);
     std::swap(turn_, other.turn_);
@@ -156,30 +155,35 @@ class Arena {
   // The room for a piece, and a page between pieces.
   static int64_t apart(int64_t bytes) { return (bytes + 63) / 64 * 64 + page + 64; }
 
-  void begin() {
-    used_ = 0;
-    ++turn_;
-  }
+  void begin() { used_ = 0; }
+  int64_t used() const { return used_; }
   // The number of calls that had this memory.
   uint32_t turn() const { return turn_; }
   int64_t reserve(int64_t bytes) {
     const int64_t at = used_;
-    used_ += apart(bytes);
+    used_ += bytes;
     return at;
   }
-  void allocate() {
+  // Large pages make fewer faults and TLB misses, but one that is used in part is memory as a whole: the last is one only if the
+  // call may take that much.
+  void allocate(int64_t allowed = 0) {
+    ++turn_;
     if (used_ <= size_) return;
     release();
     // From the system itself, and back to it: what is freed must not stay with the process in pieces too small for the next.
-    void* memory = mmap(nullptr, room(used_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const auto whole = [&](int64_t size) { return (used_ + size - 1) / size * size; };
+    const int64_t more = used_ < huge ? 0 : huge, room = whole(more > 0 && whole(huge) <= allowed ? huge : page);
+    void* memory = mmap(nullptr, static_cast<size_t>(room + more), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    mapped_ = static_cast<char*>(memory);
-    size_ = used_;
-    memory_ = mapped_;
-    if (used_ < huge) return;
-    memory_ += (huge - reinterpret_cast<uintptr_t>(mapped_) % huge) % huge;
+    memory_ = static_cast<char*>(memory);
+    size_ = room;
+    if (more == 0) return;
+    const int64_t before = (huge - static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory_) % huge)) % huge;
+    if (before > 0) munmap(memory_, static_cast<size_t>(before));
+    memory_ += before;
+    if (before < more) munmap(memory_ + room, static_cast<size_t>(more - before));
 #if defined(MADV_HUGEPAGE)
-    madvise(memory_, static_cast<size_t>(used_), MADV_HUGEPAGE);  // fewer faults and TLB misses
+    madvise(memory_, static_cast<size_t>(room), MADV_HUGEPAGE);
 #endif
   }
   void end() {
@@ -193,14 +197,13 @@ class Arena {
 
  private:
   static constexpr int64_t huge = 2 << 20;  // bytes of a large page
-  static size_t room(int64_t bytes) { return static_cast<size_t>(bytes + (bytes < huge ? 0 : huge)); }
   void release() {
-    if (mapped_ != nullptr) munmap(mapped_, room(size_));
-    mapped_ = memory_ = nullptr;
+    if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(size_));
+    memory_ = nullptr;
     size_ = 0;
   }
 
-  char *mapped_ = nullptr, *memory_ = nullptr;
+  char* memory_ = nullptr;
   int64_t size_ = 0, used_ = 0;
   uint32_t turn_ = 0;
 };
@@ -214,7 +217,7 @@ inline Arena& thread_arena() {
 template <class Real>
 struct Piece {
   int64_t offset = 0;
-  void reserve(Arena& arena, int64_t count) { offset = arena.reserve(count * static_cast<int64_t>(sizeof(Real))); }
+  void reserve(Arena& arena, int64_t count) { offset = arena.reserve(Arena::apart(count * static_cast<int64_t>(sizeof(Real)))); }
   Real* in(const Arena& arena) const { return arena.at<Real>(offset); }
 };
 
@@ -253,6 +256,7 @@ struct WeightPanels {
   void reserve(Arena& arena, int64_t count, DType dtype, Constant* weight, const PackedForm& wanted) {
     constant = weight;
     if (constant == nullptr) return in_arena.reserve(arena, count, dtype);
+    if (memory != nullptr) return;  // the plan has been tried before
     in_arena.stored = panel_dtype<Real>(dtype);
     form = wanted;
     memory = constant->find(form);
@@ -272,6 +276,14 @@ struct WeightPanels {
     if (constant != nullptr && !ready) constant->keep(form, memory);
   }
 };
+
+// What a call may take beside its arguments and results: as much as z_state and the packed weights. Of what makes it faster but can
+// be done without, a plan leaves out as much as it takes to stay within that.
+template <class Real>
+int64_t allowed_bytes(const Call& call, int gates) {
+  const int64_t inputs = call.input_weight == nullptr ? 0 : call.I;
+  return call.D * gates * call.H * (call.T * call.N + call.H + inputs) * static_cast<int64_t>(sizeof(Real));
+}
 
 // Whether a call has rows enough to repay packing a weight; else it is used where it is (unpacked.h). A weight that is used step by
 // step has to be read again for each.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,9 @@ def measure(cell: str, shape: Shape, threads: int) -> list[dict[str, Any]]:
     """The rows of this cell and shape, from a fresh process, with the engine that runs here."""
     engine = engine_for("bench", "cpu").name
     command = [sys.executable, "-m", "gatewise.benchmark.memory", cell, str(shape), engine, str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Every large array in memory of its own: where others have been, there may be large pages, used in part but counted whole.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"measuring memory failed: {done.stderr.strip().splitlines()[-1:]}")
     rows: list[dict[str, Any]] = json.loads(done.stdout)
@@ -60,7 +63,7 @@ def _rows(work: Work) -> list[dict[str, Any]]:
     gradients = getattr(gatewise, f"{operation}_gradients")
     shape = work.shape
     _trim()
-    base = _status("VmRSS")
+    base, base_file = _status("VmRSS"), _status("RssFile")
     rows = []
 
     def row(call_name: str, call: Callable[[], list[Array]], held: list[Array]) -> list[Array]:
@@ -68,7 +71,8 @@ def _rows(work: Work) -> list[dict[str, Any]]:
         _trim()
         _CLEAR.write_text("5")  # the high-water mark starts again from here
         results = call()
-        extra = _status("VmHWM") - base - sum(array.nbytes for array in (*held, *results))
+        code = _status("RssFile") - base_file  # of the library, that no call ran before
+        extra = _status("VmHWM") - base - code - sum(array.nbytes for array in (*held, *results))
         rows.append(
             {
                 "cell": work.cell,

@@ -75,7 +75,7 @@ VARIANTS = (
 VARIANTS_SHAPES = (Shape(100, 32, 256, 256), Shape(200, 32, 32, 40))  # bound by products, and not
 
 LINEARITY = tuple(Shape(T, 8, 256, 256) for T in (100, 300, 1000, 3000, 10_000))
-MEMORY = (Shape(1000, 32, 256, 256), Shape(50, 32, 1024, 1024), Shape(300, 16, 256, 256, bidirectional=True))
+MEMORY = (*STANDARD, Shape(1000, 32, 256, 256), Shape(300, 16, 256, 256, bidirectional=True))
 
 
 def flops(cell: str, shape: Shape, mode: str) -> int:
