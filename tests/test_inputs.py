@@ -112,7 +112,9 @@ def test_larger_sizes(engine: str) -> None:
 def test_short_calls(engine: str) -> None:
     """Weights that are used where they lie, and their gradients, in strips of every width."""
     sizes = {"T": (1, 1, 2, 4, 20), "N": (1, 2, 3, 8), "H": (256, 130, 70), "I": (7, 600, 256, 90)}
-    for case in cases_with(60, 14, dtype=("float32", "float64"), **sizes):
+    # one row, and weights too large to be packed for it
+    one_row = cases_with(6, 16, dtype="float32", T=(20, 40), N=1, H=(592, 600), I=16)
+    for case in cases_with(60, 14, dtype=("float32", "float64"), **sizes) + one_row:
         assert check_case(case, engine) == [], str(case)
 
 
@@ -167,6 +169,8 @@ def test_arrays_give_the_same_bits_wherever_they_begin(operation: str, dtype: An
         (5, 3, (32, 48)),
         (20, 1, (32, 32)),
         (1, 1, (21, 32)),
+        (2, 1, (32, 21)),
+        (20, 1, (16, 512)),
     ):
         call = {
             name: value.astype(dtype) if isinstance(value, np.ndarray) else value
@@ -310,6 +314,7 @@ def test_same_bits_for_every_thread_count(engine: str) -> None:
     cases = list(sample(100, 8)) + cases_with(24, 9, T=(3, 6), N=(1, 2, 40), H=(33, 130), I=(5, 64))
     cases += cases_with(18, 12, **MANY_ROWS)
     cases += cases_with(18, 15, T=(1, 3), N=(1, 2, 4), H=(64, 128), I=(32, 64))  # few enough that a thread may have one row
+    cases += cases_with(4, 17, dtype="float32", T=20, N=1, H=592, I=16)
     before = gatewise.get_threads()
     try:
         gatewise.set_threads(1)

@@ -65,6 +65,7 @@ struct alignas(page) ForwardRun {
   int team = 1;
   int copies = 1;  // of what is packed: one for each of two threads that read all of it, where there are rows enough
   bool packed = true, input_packed = true;           // R and W; else they are used where they are: too few rows to repay it
+  int abreast = 1;                                   // rows of such a weight that are read side by side
   bool far_results = false;                          // there are gates to be kept, and many
   bool direct_source = false;                        // it is used where it is
   bool far_source = false;                           // it does not stay in the caches from call to call
@@ -112,7 +113,11 @@ struct alignas(page) ForwardRun {
   Tiles phase_tiles(int phase, int64_t block) const { return tiles(cell.gate_count[phase], block, widest); }
 
   void plan(int threads) {
-    packed = repays_packing<Real>(call, true) || call.recurrent_constant != nullptr;
+    const int64_t column_bytes = cell.gates * call.H * static_cast<int64_t>(sizeof(Real)), R_bytes = column_bytes * call.H;
+    abreast = rows_abreast(R_bytes + column_bytes * call.I);
+    // An R that comes from far either way: packing it takes as long as one row's steps lose in some 60 steps where it is not.
+    const bool far_row = abreast > 1 && call.N == 1 && call.T <= 64 && call.dtype == Native<Real>::dtype && R_bytes > (2 << 20);
+    packed = (repays_packing<Real>(call, true) && !far_row) || call.recurrent_constant != nullptr;
     input_packed = repays_packing<Real>(call, false) || call.input_constant != nullptr;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;
     int least_gates = cell.gate_count[0];
@@ -321,7 +326,7 @@ struct alignas(page) ForwardRun {
     for (int g = 0; g < gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
       dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K, after,
-                   C + g * units.gate_width(block), ldc);
+                   abreast, C + g * units.gate_width(block), ldc);
     }
   }
 

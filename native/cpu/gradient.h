@@ -149,7 +149,7 @@ struct GradientRun : GradientSums<Real> {
       } else {
         const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
         dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride,
-                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, 0, to, units.padded);
+                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, 0, rows_abreast(0), to, units.padded);
       }
     }
   }

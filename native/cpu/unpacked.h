@@ -3,6 +3,10 @@
 // own that does not depend on how the work is divided.
 #pragma once
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "cpu/product.h"
 
 namespace gatewise {
@@ -95,11 +99,24 @@ int64_t after_line(const Real* B, int64_t K) {
   return GATEWISE_VECTOR_BYTES == 64 && K % lanes == 0 && after % 4 == 0 ? after : 0;  // fours: see dot_lines
 }
 
-// The same for few rows of A. They wait for nothing but B, and the second-level cache gives that twice as fast where it is read
-// from end to end; the sums of several rows of B are under way all the same, as far as the core looks ahead. The sums are those of
-// dot_rows to the bit, in lanes `after` further on: since these are fours, lanes may be added up within fours before they are put
-// back.
-template <class Real, int MR>
+// Rows of an unpacked weight that are read side by side where A has few. A line of A is then read once for all of them, which costs
+// as much as a line of the weight. But Zen 5 gives its second-level cache twice as fast where it is read from end to end, and so
+// does the memory of others.
+inline int rows_abreast(int64_t weight_bytes) {
+#if defined(__x86_64__)
+  static const bool zen5 = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_is("amd") && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) == 26;
+  }();
+#else
+  const bool zen5 = false;
+#endif
+  return zen5 || weight_bytes > (16 << 20) ? 1 : 4;
+}
+
+// The same for few rows of A and LINES rows of B at once. The sums are those of dot_rows to the bit, in lanes `after` further on:
+// since these are fours, lanes may be added up within fours before they are put back.
+template <class Real, int MR, int LINES>
 void dot_lines(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, Real* C, int64_t ldc) {
   using V = Vec<Real>;
   using Native = typename V::Native;
@@ -115,20 +132,43 @@ void dot_lines(int64_t columns, int64_t K, const Real* A, int64_t lda, const Rea
   for (int64_t column = 0; column < columns; column += lanes) {
     const int64_t count = std::min<int64_t>(lanes, columns - column);
     Native sum[MR][lanes];
-    for (int64_t j = 0; j < count; ++j, row += K) {
-      Native one[MR], b = V::load_after(row, after).v;
+    const auto some = [&](int64_t j, auto number) GATEWISE_ALWAYS {
+      constexpr int L = number.value;
+      Native one[MR][L], b[L];
+      const auto multiply = [&](const Native* a) GATEWISE_ALWAYS {
 #pragma GCC unroll 4
-      for (int i = 0; i < MR; ++i) one[i] = Native{} + first[i] * b;
+        for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+          for (int l = 0; l < L; ++l) one[i][l] += a[i] * b[l];
+        }
+      };
+#pragma GCC unroll 4
+      for (int l = 0; l < L; ++l) {
+        b[l] = V::load_after(row + l * K, after).v;
+        for (int i = 0; i < MR; ++i) one[i][l] = Native{};
+      }
+      multiply(first);
 #pragma GCC unroll 4
       for (int64_t k = lanes; k < last; k += lanes) {
-        b = V::load(row + k).v;
+        Native a[MR];
 #pragma GCC unroll 4
-        for (int i = 0; i < MR; ++i) one[i] += V::load(A + i * lda + k).v * b;
+        for (int l = 0; l < L; ++l) b[l] = V::load(row + l * K + k).v;
+#pragma GCC unroll 4
+        for (int i = 0; i < MR; ++i) a[i] = V::load(A + i * lda + k).v;
+        multiply(a);
       }
-      b = V::load_part(row + last, left).v;
 #pragma GCC unroll 4
-      for (int i = 0; i < MR; ++i) sum[i][j] = one[i] + end[i] * b;
-    }
+      for (int l = 0; l < L; ++l) b[l] = V::load_part(row + l * K + last, left).v;
+      multiply(end);
+#pragma GCC unroll 4
+      for (int l = 0; l < L; ++l) {
+        for (int i = 0; i < MR; ++i) sum[i][j + l] = one[i][l];
+      }
+      row += L * K;
+    };
+    int64_t j = 0;
+    for (; LINES > 1 && j + LINES <= count; j += LINES) some(j, std::integral_constant<int, LINES>{});
+    for (; j < count; ++j) some(j, std::integral_constant<int, 1>{});
     for (int i = 0; i < MR; ++i) {
       Native parts[groups];
       for (int64_t j = count; j < lanes; ++j) sum[i][j] = Native{};
@@ -142,12 +182,16 @@ constexpr int64_t line_rows = GATEWISE_VECTOR_BYTES == 64 ? 3 : 0;
 
 // The same for any number of rows; `after` is 0 for more than line_rows.
 template <class Real>
-void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, Real* C,
-                  int64_t ldc) {
+void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, int abreast,
+                  Real* C, int64_t ldc) {
   constexpr int lanes = Vec<Real>::lanes;
   if (rows <= line_rows && K % lanes == 0 && K > lanes) {
-    const auto run = [&](auto function) { function(columns, K, A, lda, B, after, C, ldc); };
-    return rows == 1 ? run(dot_lines<Real, 1>) : rows == 2 ? run(dot_lines<Real, 2>) : run(dot_lines<Real, 3>);
+    const auto run = [&](auto one, auto four) { (abreast == 1 ? one : four)(columns, K, A, lda, B, after, C, ldc); };
+    switch (rows) {
+      case 1: return run(dot_lines<Real, 1, 1>, dot_lines<Real, 1, 4>);
+      case 2: return run(dot_lines<Real, 2, 1>, dot_lines<Real, 2, 4>);
+      default: return run(dot_lines<Real, 3, 1>, dot_lines<Real, 3, 4>);
+    }
   }
   const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 3);
   for (int64_t g = 0; g < groups.count; ++g) {
