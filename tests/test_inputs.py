@@ -398,9 +398,10 @@ def test_a_call_does_not_grow_beyond_its_z_state_and_packed_weights(cell: str, s
 
 
 LONG_CALL = """
-import sys, time
+import signal, sys, time
 import numpy as np
 import gatewise
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without it
 threads, gradient = int(sys.argv[1]), sys.argv[2] == "gradients"
 gatewise.set_threads(threads)
 H = 1024
