@@ -147,9 +147,10 @@ struct GradientRun : GradientSums<Real> {
         const Panel<Real> panel = product_panels.in(arena) + (d * units.blocks + block) * units.width * call.H;
         panel_product(rows, call.H, A, stride, panel, units.vectors, to, units.padded, false);
       } else {
-        const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit;
+        const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit, row = call.H * sizeof(Real);
         dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride,
-                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, 0, rows_abreast(0), to, units.padded);
+                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, 0, rows_abreast(call.H * row), to,
+                     units.padded);
       }
     }
   }
