@@ -115,8 +115,9 @@ struct alignas(page) ForwardRun {
   void plan(int threads) {
     const int64_t column_bytes = cell.gates * call.H * static_cast<int64_t>(sizeof(Real)), R_bytes = column_bytes * call.H;
     abreast = rows_abreast(R_bytes + column_bytes * call.I);
-    // An R that comes from far either way: packing it takes as long as one row's steps lose in some 60 steps where it is not.
-    const bool far_row = abreast > 1 && call.N == 1 && call.T <= 64 && call.dtype == Native<Real>::dtype && R_bytes > (2 << 20);
+    // An R that comes from far either way, by whole lines: packing it takes as long as one row's steps lose in some 60 without it.
+    const bool by_lines = abreast > 1 && line_rows > 0 && call.H % Vec<Real>::lanes == 0 && call.dtype == Native<Real>::dtype;
+    const bool far_row = by_lines && call.N == 1 && call.T <= 64 && R_bytes > (2 << 20);
     packed = (repays_packing<Real>(call, true) && !far_row) || call.recurrent_constant != nullptr;
     input_packed = repays_packing<Real>(call, false) || call.input_constant != nullptr;
     const int most = GATEWISE_VECTOR_REGISTERS == 32 ? 4 : 2;

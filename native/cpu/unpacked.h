@@ -100,8 +100,8 @@ int64_t after_line(const Real* B, int64_t K) {
 }
 
 // Rows of an unpacked weight that are read side by side where A has few. A line of A is then read once for all of them, which costs
-// as much as a line of the weight. But Zen 5 gives its second-level cache twice as fast where it is read from end to end, and so
-// does the memory of others.
+// as much as a line of the weight. But Zen 5 gives its second-level cache twice as fast where it is read from end to end, and weights
+// that come from memory are slower so too.
 inline int rows_abreast(int64_t weight_bytes) {
 #if defined(__x86_64__)
   static const bool zen5 = [] {
