@@ -15,8 +15,8 @@ struct GradientRun : GradientSums<Real> {
       Base::chunks, Base::q, Base::watch, Base::own_units, Base::own_place, Base::part_of, Base::chunk_row, Base::sections,
       Base::crews, Base::crew_size, Base::crew, Base::grid, Base::everyone, Base::group, Base::back_panel,
       Base::product_panels, Base::has_input, Base::plain, Base::before, Base::pack, Base::packs_for_others, Base::packed,
-      Base::weight_row, Base::lanes, Base::unpacked_products, Base::weight_gradients, Base::source_gradients, Base::clear_sums,
-      Base::add_sections, Base::hand_over_sums;
+      Base::weight_row, Base::lanes, Base::unpacked_products, Base::weight_gradients, Base::bias_gradients,
+      Base::source_gradients, Base::clear_sums, Base::add_sections, Base::hand_over_sums;
   using Base::Base;
 
   void keep_constants() const {}  // gradients pack them anew
@@ -187,6 +187,7 @@ struct GradientRun : GradientSums<Real> {
       if (in_grid && !chunk_steps(own, d, begin, end, t0, meet, pulse)) return false;
       if (!crew_meets.wait(watch.stop)) return false;
       weight_gradients(own, d, t0, steps, end < call.T);
+      bias_gradients(own, d, t0, steps);
       if (has_input()) source_gradients(own, d, t0, steps);
       if (!crew_meets.wait(watch.stop)) return false;
     }
