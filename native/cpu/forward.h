@@ -235,9 +235,9 @@ struct ForwardRun : ForwardPlan<Real> {
           const int64_t t = time(place);
           ForwardStep<Real> step{this, &own, d, t, place + 1 < call.T ? time(place + 1) : -1,
                                  has_input ? own.x + (t - t0) * own.rows.size() * block_columns() : nullptr,
-                                 own.operand[(place + 1) % 2]};
+                                 own.operand[place % 2], own.operand[(place + 1) % 2]};
           const bool end = place + 1 == call.T && d + 1 == call.D;  // nobody reads what the last phase leaves
-          phase(0, step, own.operand[place % 2]);
+          phase(0, step, step.operand);
           if (cell.phases == 2) {
             if (!meet.wait(watch.stop)) return;
             phase(1, step, own.second_operand);

@@ -151,6 +151,9 @@ __attribute__((noinline)) void forget_at_resets(const ForwardStep<Real>& step, i
   }
 }
 
+// What a step's operands are made of: the states themselves, unless these are masked or forgotten.
+inline bool operands_are_states(const Call& call) { return call.mask == nullptr && call.resets == nullptr; }
+
 // Makes the next step's operands of the states that were put in their place: masked, 0 at a reset. Rows that end before the others
 // keep their state, too.
 template <class Real, int G>
@@ -176,7 +179,8 @@ __attribute__((noinline)) void forward_inactive(const ForwardStep<Real>& step, i
   for (int64_t at = 0; at < run.units.width; at += V::lanes) {
     const int64_t unit = block * run.units.width + at, left = call.H - unit;
     if (left <= 0) break;
-    const V zero(0.0), h = V::load(own.h + run.own_place(own, block, n) * run.units.width + at);
+    const Real* kept = own.h + run.own_place(own, block, n) * run.units.width + at;
+    const V zero(0.0), h = V::load(operands_are_states(call) ? step.operand + i * run.stride + unit : kept);
     if (step.next >= 0) {
       run.next_operand(step.direction, step.next, n, unit, h).store(step.next_operand + i * run.stride + unit);
     }
@@ -237,7 +241,7 @@ void forward_pointwise(const ForwardStep<Real>& step, int64_t block, int64_t fir
     }
     if (PHASE == 0 && call.resets != nullptr) forget_at_resets<Real, Cell::gates>(step, block, n, next - n);
     forward_rows<Real, Cell, Act, PHASE>(step, block, n, next - n, u + (n - first_row) * columns);
-    if (last_phase && step.next >= 0) make_next_operands<Real, Cell::gates>(step, block, n, next - n);
+    if (last_phase && step.next >= 0 && !operands_are_states(call)) make_next_operands<Real, Cell::gates>(step, block, n, next - n);
   }
 }
 

@@ -29,7 +29,8 @@ struct ForwardStep {
   int64_t t;           // input time of this step
   int64_t next;        // input time of the step after it, -1 at the end
   const Real* x_rows;  // input products of this step, [rows][block_columns]; x_block further on those of the next block
-  Real* next_operand;  // phase 0's operand of the step after: [rows][stride]
+  const Real* operand;  // phase 0's: [rows][stride]
+  Real* next_operand;   // and that of the step after
 };
 
 template <class Real>
