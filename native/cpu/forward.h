@@ -18,21 +18,21 @@ struct ForwardRun : ForwardPlan<Real> {
       Base::single_step, Base::chunk, Base::columns, Base::x_block, Base::stride, Base::a_rows, Base::a_stride,
       Base::input_after, Base::recurrent_after, Base::input_panels, Base::phase_panels, Base::bias, Base::peephole,
       Base::secondary_bias, Base::group, Base::everyone, Base::block_columns, Base::phase_columns, Base::input_panel,
-      Base::phase_panel, Base::input_tiles, Base::phase_tiles, Base::part_of, Base::own_place;
+      Base::once_panel, Base::phase_panel, Base::input_tiles, Base::phase_tiles, Base::part_of, Base::own_place;
   using Base::Base;
 
-  // Packs some gates' columns of a weight with rows of length K, for one block: tile after tile.
-  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate,
-                   int gates, int64_t block) const {
+  // Packs some gates' columns of a weight with rows of length K, for one tile of a block.
+  void pack_tile(const Panel<Real>& panel, const Tiles& tiles, int tile, const void* weight, int64_t K, int d, int first_gate,
+                 int gates, int64_t block) const {
     constexpr int lanes = Vec<Real>::lanes;
     const int64_t gate_width = units.gate_width(block), wide = tiles.vectors * lanes;
     const auto row_of = [&](int64_t column) {
       const int64_t gate = column / gate_width;
       return (d * cell.gates + call.slot[first_gate + gate]) * call.H + block * units.width + column % gate_width;
     };
-    const int64_t last = tiles.count * wide - lanes;
-    for (int64_t column = 0; column <= last; column += lanes) {
-      const Panel<Real> to = panel + column / wide * (K * wide) + column % wide;
+    const int64_t first = tile * wide, last = tiles.count * wide - lanes;
+    for (int64_t column = first; column < first + wide; column += lanes) {
+      const Panel<Real> to = panel + (column - first);
       if (gate_width % lanes == 0) {
         const int64_t next = column < last ? row_of(column + lanes) : row_of(0) + units.width;
         pack_transposed(to, wide, weight, call.dtype, row_of(column), K, call.H - block * units.width - column % gate_width, next);
@@ -45,13 +45,20 @@ struct ForwardRun : ForwardPlan<Real> {
       }
     }
   }
-  void pack_input(const ForwardPart<Real>& own, int d, int64_t block) const {
-    pack_weight(input_panel(own, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
+  // All tiles of the block, one after the other.
+  void pack_weight(const Panel<Real>& panel, const Tiles& tiles, const void* weight, int64_t K, int d, int first_gate,
+                   int gates, int64_t block) const {
+    const int64_t width = tiles.vectors * Vec<Real>::lanes;
+    for (int tile = 0; tile < tiles.count; ++tile) {
+      pack_tile(panel + tile * K * width, tiles, tile, weight, K, d, first_gate, gates, block);
+    }
   }
 
   // Packs all that is used step by step, for one block of one direction.
   void pack(const ForwardPart<Real>& own, int d, int64_t block) const {
-    if (input_packed && !input_once && call.input_weight != nullptr && !input_panels.ready) pack_input(own, d, block);
+    if (input_packed && !input_once && call.input_weight != nullptr && !input_panels.ready) {
+      pack_weight(input_panel(own, d, block), input_tiles(block), call.input_weight, call.I, d, 0, cell.gates, block);
+    }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       if (phase_panels[phase].ready) continue;
       pack_weight(phase_panel(own, phase, d, block), phase_tiles(phase, block), call.recurrent_weight, call.H, d,
@@ -128,6 +135,15 @@ struct ForwardRun : ForwardPlan<Real> {
     return {own.gathered, count, a_stride};
   }
 
+  // The rows of W that the next tile is packed from, each tile being one gate's, for a product of so many rows.
+  Ahead<Real> weight_ahead(const ForwardPart<Real>& own, int d, int64_t block, int tile, int64_t rows) const {
+    const int64_t line = 64 / sizeof(Real), lines = units.vectors * line;
+    const bool here = tile + 1 < cell.gates, end = !here && block + 1 == own.blocks.end;
+    const int64_t row = (d * cell.gates + call.slot[here ? tile + 1 : 0]) * call.H + (here ? block : block + 1) * units.width;
+    const Real* next = static_cast<const Real*>(call.input_weight) + row * call.I;
+    return {end ? 0 : units.width * call.I / lines / rows * rows, next, lines, line, next, next, lines};
+  }
+
   // Products of some rows of the source with a block of the input weight, from row `first` of the chunk on.
   void input_product(const ForwardPart<Real>& own, int d, int64_t block, const Source& source, int64_t first) const {
     Real* to = own.x + (block - own.blocks.begin) * x_block + first * block_columns();
@@ -136,12 +152,17 @@ struct ForwardRun : ForwardPlan<Real> {
                         to, block_columns());
       return;
     }
-    if (input_once) pack_input(own, d, block);
     const Tiles tiles = input_tiles(block);
     for (int tile = 0; tile < tiles.count; ++tile) {
       const int64_t column = tile * tiles.vectors * Vec<Real>::lanes;
-      panel_product(source.count, call.I, source.rows, source.stride, input_panel(own, d, block) + call.I * column,
-                    tiles.vectors, to + column, block_columns(), false);
+      const Panel<Real> panel = input_once ? once_panel(own) : input_panel(own, d, block) + call.I * column;
+      const auto product = [&](const auto&... ahead) {
+        panel_product(source.count, call.I, source.rows, source.stride, panel, tiles.vectors, to + column, block_columns(), false,
+                      ahead...);
+      };
+      if (input_once) pack_tile(panel, tiles, tile, call.input_weight, call.I, d, 0, cell.gates, block);
+      const bool fetch = input_once && tiles.vectors == units.vectors && call.dtype == Native<Real>::dtype;
+      fetch ? product(weight_ahead(own, d, block, tile, source.count)) : product();
     }
   }
 

@@ -88,12 +88,15 @@ struct alignas(page) ForwardPlan {
 
   int64_t block_columns() const { return cell.gates * units.width; }
   int64_t phase_columns(int phase) const { return cell.gate_count[phase] * units.width; }
-  // Where block b's panels begin in each packed weight. An input weight that is used once is packed block by block, each
-  // thread having room for one.
+  // Where block b's panels begin in each packed weight.
   Panel<Real> input_panel(const ForwardPart<Real>& own, int d, int64_t b) const {
-    const int64_t number = input_once ? own.thread : (own.copy * call.D + d) * units.blocks + b;
-    return input_panels.in(arena) + number * call.I * block_columns();
+    return input_panels.in(arena) + ((own.copy * call.D + d) * units.blocks + b) * call.I * block_columns();
   }
+  // An input weight that is used once is packed tile by tile, each thread having room for one.
+  Panel<Real> once_panel(const ForwardPart<Real>& own) const {
+    return input_panels.in(arena) + own.thread * once_columns() * call.I;
+  }
+  int64_t once_columns() const { return std::min<int64_t>(block_columns(), widest_input * Vec<Real>::lanes); }
   Panel<Real> phase_panel(const ForwardPart<Real>& own, int phase, int d, int64_t b) const {
     return phase_panels[phase].in(arena) + ((own.copy * call.D + d) * units.blocks + b) * call.H * phase_columns(phase);
   }
@@ -183,9 +186,9 @@ struct alignas(page) ForwardPlan {
     input_once = input_packed && call.input_constant == nullptr && call.T * call.N <= a_rows;
     arena.begin();
     if (has_input) {
-      const int64_t blocks = input_once ? team : copies * D * units.blocks;
+      const int64_t columns_packed = input_once ? team * once_columns() : copies * D * columns;
       if (input_packed) {
-        input_panels.reserve(arena, blocks * block_columns() * call.I, call.dtype, call.input_constant, form(2, call.I));
+        input_panels.reserve(arena, columns_packed * call.I, call.dtype, call.input_constant, form(2, call.I));
       }
       x.reserve(arena, team, own_blocks * x_block);
       if (!direct_source || input_after > 0) gathered.reserve(arena, team, input_after + a_rows * a_stride);
