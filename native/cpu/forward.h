@@ -161,7 +161,7 @@ struct ForwardRun : ForwardPlan<Real> {
                       ahead...);
       };
       if (input_once) pack_tile(panel, tiles, tile, call.input_weight, call.I, d, 0, cell.gates, block);
-      const bool fetch = input_once && tiles.vectors == units.vectors && call.dtype == Native<Real>::dtype;
+      const bool fetch = input_once && tiles.count == cell.gates && call.dtype == Native<Real>::dtype;
       fetch ? product(weight_ahead(own, d, block, tile, source.count)) : product();
     }
   }
