@@ -184,30 +184,28 @@ struct alignas(page) ForwardPlan {
     a_rows = std::min(chunk * rows, large && rows_before == input_rows[0] ? rows_before : few_input_rows);
     single_step = has_input && call.T == 1 && rows <= a_rows;
     input_once = input_packed && call.input_constant == nullptr && call.T * call.N <= a_rows;
+    const bool gathers = has_input && (!direct_source || input_after > 0);
     arena.begin();
-    if (has_input) {
+    if (has_input && input_packed) {
       const int64_t columns_packed = input_once ? team * once_columns() : copies * D * columns;
-      if (input_packed) {
-        input_panels.reserve(arena, columns_packed * call.I, call.dtype, call.input_constant, form(2, call.I));
-      }
-      x.reserve(arena, team, own_blocks * x_block);
-      if (!direct_source || input_after > 0) gathered.reserve(arena, team, input_after + a_rows * a_stride);
+      input_panels.reserve(arena, columns_packed * call.I, call.dtype, call.input_constant, form(2, call.I));
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
       phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, call.dtype,
                                   call.recurrent_constant, form(phase, call.H));
     }
-    if (call.bias != nullptr) bias.reserve(arena, copies, D * columns);
-    if (call.peephole != nullptr) peephole.reserve(arena, copies, D * columns);
-    secondary_bias.reserve(arena, copies, D * units.padded);
+    Pieces<Real>::reserve_together(arena, copies, {{&bias, call.bias == nullptr ? 0 : D * columns},
+                                                   {&peephole, call.peephole == nullptr ? 0 : D * columns},
+                                                   {&secondary_bias, D * units.padded}});
     for (auto& each : operand) each.reserve(arena, grid.row_parts, recurrent_after + rows * stride);
-    if (cell.phases == 2) {
-      second_operand.reserve(arena, grid.row_parts, recurrent_after + rows * stride);
-      gates.reserve(arena, team, own_blocks * rows * block_columns());
-    }
-    h.reserve(arena, team, own_blocks * rows * units.width);
-    c.reserve(arena, team, own_blocks * rows * units.width);
-    scratch.reserve(arena, team, std::min(rows, rows_at_once) * block_columns());
+    if (cell.phases == 2) second_operand.reserve(arena, grid.row_parts, recurrent_after + rows * stride);
+    const int64_t states = own_blocks * rows * units.width;
+    Pieces<Real>::reserve_together(arena, team, {{&x, has_input ? own_blocks * x_block : 0},
+                                                 {&gathered, gathers ? input_after + a_rows * a_stride : 0},
+                                                 {&gates, cell.phases == 2 ? cell.gates * states : 0},
+                                                 {&h, states},
+                                                 {&c, states},
+                                                 {&scratch, std::min(rows, rows_at_once) * block_columns()}});
   }
 
   // What the panels of a phase or (2) of the input depend on, K being the length of the weight's rows.

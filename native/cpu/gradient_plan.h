@@ -245,14 +245,15 @@ struct alignas(page) GradientPlan {
     secondary_bias.reserve(arena, call.D * units.padded);
     d_secondary_bias.reserve(arena, sections, units.padded);
     d_bias.reserve(arena, sections, units.blocks * block_columns());
-    dh.reserve(arena, team, rows * own_units);
-    dc.reserve(arena, team, rows * own_units);
     if (has_input() && dx_apart()) {
       dx_rows.reserve(arena, call.D == 2 ? 1 : crews, (call.D == 2 ? call.T * call.N : chunk * N) * call.I);
     }
-    scratch.reserve(arena, team, packed ? most_rows * std::max(units.width, tile) : rows * own_units);
-    turned.reserve(arena, team, packed ? 0 : run_width * call.T * call.N);
-    packed_b.reserve(arena, team, std::min(k_block, chunk * N) * std::min(state_columns + input_columns, n_block));
+    const int64_t states = rows * own_units, columns = std::min(state_columns + input_columns, n_block);
+    Pieces<Real>::reserve_together(arena, team, {{&dh, states},
+                                                 {&dc, states},
+                                                 {&scratch, packed ? most_rows * std::max(units.width, tile) : states},
+                                                 {&turned, packed ? 0 : run_width * call.T * call.N},
+                                                 {&packed_b, std::min(k_block, chunk * N) * columns}});
   }
 
   // A thread's place in the grid of its crew; those beyond it have no rows and only help with the large products.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -225,11 +226,24 @@ struct Piece {
 template <class Real>
 struct Pieces {
   int64_t offset = 0, each = 0;
-  void reserve(Arena& arena, int parts, int64_t count) {
-    each = Arena::apart(count * static_cast<int64_t>(sizeof(Real)));
-    offset = arena.reserve(parts * each);
-  }
+  void reserve(Arena& arena, int parts, int64_t count) { reserve_together(arena, parts, {{this, count}}); }
   Real* in(const Arena& arena, int part) const { return arena.at<Real>(offset + part * each); }
+
+  // Several such, with all of a part's side by side: nobody else writes to them.
+  struct Wanted {
+    Pieces* pieces;
+    int64_t count;
+  };
+  static void reserve_together(Arena& arena, int parts, std::initializer_list<Wanted> all) {
+    int64_t each = 0;
+    for (const Wanted& one : all) {
+      one.pieces->offset = arena.used() + each;
+      each += (one.count * static_cast<int64_t>(sizeof(Real)) + 63) / 64 * 64 + 64;
+    }
+    each = Arena::apart(each - 64);
+    for (const Wanted& one : all) one.pieces->each = each;
+    arena.reserve(parts * each);
+  }
 };
 
 // A packed weight.
