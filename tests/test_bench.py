@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import gatewise
@@ -23,6 +25,7 @@ from gatewise.benchmark.rivals import Prepared, loop_rivals, standard_rivals
 from gatewise.benchmark.rivals.torch_loop import TorchLoop
 from gatewise.benchmark.shapes import (
     CELLS,
+    LINEARITY,
     MODES,
     PLAIN,
     STANDARD,
@@ -240,6 +243,32 @@ def test_summary_and_tables_by_hand():
     least = {"geometric_mean": 8**0.5, "least": 2, "least_at": "8,1,2,3 bi"}
     assert entry["ratio"]["constant × better"] == pytest.approx(least)
     assert "| 8,1,2,3 bi | 800 ms | 200 ms | 6.40 s | 400 ms | 8.00 | 0.50 | 2.00 | 8.00 |" in tables.markdown(report)
+
+
+def test_every_table_fits_a_terminal_of_80_columns():
+    def row(cell, mode, shape, rivals, **more):
+        seconds = dict.fromkeys(("gatewise", *rivals), 12.3e-3)
+        size = {"T": shape.T, "N": shape.N, "I": shape.I, "H": shape.H, "bidirectional": shape.bidirectional}
+        return {"cell": cell, "mode": mode, **size, "seconds": seconds, "ratio": dict.fromkeys(rivals, 12.3), **more}
+
+    report = measure.new_report(settings(variants=True))
+    rivals, loops = ("torch", "onnxruntime"), ("torch loop", "torch loop, compiled")
+    for shape in STANDARD:
+        known = {"times_limit": {"gatewise": 12.3}, "constant_ratio": dict.fromkeys(rivals, 12.3)}
+        report["standard"].append(row("lstm", "forward", shape, rivals, **known))
+        report["standard"][-1]["seconds"]["gatewise constant"] = 12.3e-6
+    for variant in VARIANTS:
+        report["variants"].append(row(variant.cell, "training", STANDARD[-1], loops, variant=variant.name, cost=1.23))
+        report["variants"][-1]["seconds"]["plain"] = 12.3e-3
+    report["linearity"] = [row("single", "training", LINEARITY[-1], (), seconds_per_step=12.3e-6, relative=1.234)]
+    sizes = {"extra_bytes": 123_456_789, "z_state_bytes": 123_456_789, "packed_weight_bytes": 123_456_789}
+    report["memory"] = [row("single", "training", STANDARD[-1], (), call="training forward", **sizes)]
+    shown = Console(width=80, file=io.StringIO())
+    tables.print_report(report, shown)
+    lines = shown.file.getvalue().splitlines()
+    assert max(map(len, lines)) == 80
+    assert not any("…" in line for line in lines)
+    assert "100,32,256,256 bi  12.3 ms  12.3 µs 12.3 ms 12.3 ms  12.3    12.3     12.3  12.3" in lines
 
 
 def test_command_writes_report_picture_and_tables(tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ VARIANTS = (
     Variant("lengths", "lstm", lengths=True),
     Variant("resets", "lstm", resets=True),
     Variant("all at once", "lstm", peephole=True, **_ALL),
-    Variant("reset-before", "gru", reset_before=True),
+    Variant("reset before", "gru", reset_before=True),
     Variant("all at once", "gru", reset_before=True, **_ALL),
 )
 VARIANTS_SHAPES = (Shape(100, 32, 256, 256), Shape(200, 32, 32, 40))  # bound by products, and not

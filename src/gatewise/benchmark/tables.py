@@ -241,11 +241,16 @@ def print_report(report: Report, console: Any) -> None:
     for line in heading(report):
         console.print(line, highlight=False)
     for table in tables(report):
-        shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+        shown = RichTable(box=SIMPLE_HEAD, padding=0, show_edge=False)
         for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if number < table.words else "right", no_wrap=number < table.words)
+            # To fit 80 columns headings break between words; so do texts, where they must, but never a number and its unit.
+            heading_words = column.replace("onnxruntime", "onnx runtime").split()
+            width = max(len(text) for text in (*heading_words, *(row[number] for row in table.rows)))
+            is_text = number < table.words
+            shown.add_column(" ".join(heading_words), justify="left" if is_text else "right", width=None if is_text else width)
         for row in table.rows:
             shown.add_row(*row)
+        console.print(f"\n{table.title}", style="bold", highlight=False)
         console.print(shown)
     for note in report["notes"]:
         console.print(f"note: {note}", style="yellow", highlight=False)
