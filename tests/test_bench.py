@@ -66,6 +66,13 @@ def measured(**changes):
     return report
 
 
+def shown(report):
+    """The report's lines on a terminal."""
+    terminal = Console(width=80, file=io.StringIO())
+    tables.print_report(report, terminal)
+    return terminal.file.getvalue().splitlines()
+
+
 def without(monkeypatch, *modules):
     """As on a machine where these modules are not installed."""
     find = importlib.util.find_spec
@@ -174,7 +181,7 @@ def test_missing_rivals_are_said(monkeypatch):
         "torch loop",
         "torch loop, compiled",
     ]
-    assert "torch not installed (pip install" in report["notes"][0]
+    assert "note: torch is not measured: torch not installed (pip install 'gatewise[rivals]')" in "".join(shown(report))
     assert all(row["ratio"] == {} for row in (*report["standard"], *report["variants"]))
     assert "| 3,2,4,5 |" in tables.markdown(report)
 
@@ -263,9 +270,7 @@ def test_every_table_fits_a_terminal_of_80_columns():
     report["linearity"] = [row("single", "training", LINEARITY[-1], (), seconds_per_step=12.3e-6, relative=1.234)]
     sizes = {"extra_bytes": 123_456_789, "z_state_bytes": 123_456_789, "packed_weight_bytes": 123_456_789}
     report["memory"] = [row("single", "training", STANDARD[-1], (), call="training forward", **sizes)]
-    shown = Console(width=80, file=io.StringIO())
-    tables.print_report(report, shown)
-    lines = shown.file.getvalue().splitlines()
+    lines = shown(report)
     assert max(map(len, lines)) == 80
     assert not any("…" in line for line in lines)
     assert "100,32,256,256 bi  12.3 ms  12.3 µs 12.3 ms 12.3 ms  12.3    12.3     12.3  12.3" in lines

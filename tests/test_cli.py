@@ -31,6 +31,11 @@ def test_info_names_every_engine() -> None:
     assert "threads" in text
 
 
+def test_info_says_in_full_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINES["cuda"], "unavailable", lambda: "NVRTC is not installed (pip install gatewise[cuda13])")
+    assert "(pip install gatewise[cuda13])" in run("info")[1]
+
+
 def test_check_passes_on_this_machine() -> None:
     code, text = run("check", "--cases", "60", "--seed", "3")
     assert code == 0, text

@@ -239,7 +239,7 @@ def print_report(report: Report, console: Any) -> None:
     from rich.table import Table as RichTable
 
     for line in heading(report):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
     for table in tables(report):
         shown = RichTable(box=SIMPLE_HEAD, padding=0, show_edge=False)
         for number, column in enumerate(table.columns):
@@ -253,6 +253,6 @@ def print_report(report: Report, console: Any) -> None:
         console.print(f"\n{table.title}", style="bold", highlight=False)
         console.print(shown)
     for note in report["notes"]:
-        console.print(f"note: {note}", style="yellow", highlight=False)
+        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
     for text in report["disagreements"]:
-        console.print(f"DISAGREEMENT: {text}", style="bold red", highlight=False)
+        console.print(f"DISAGREEMENT: {text}", style="bold red", highlight=False, markup=False)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import gatewise
@@ -31,7 +32,7 @@ def info(
         rows = engine.supports() if reason is None else {}
         table.add_row(
             name,
-            "[green]ready[/]" if reason is None else f"[red]cannot run here[/]: {reason}",
+            "[green]ready[/]" if reason is None else f"[red]cannot run here[/]: {escape(reason)}",
             "\n".join(f"{title}: {text}" for title, text in rows.items()),
         )
     console.print(table)
