@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from gatewise.engines import ENGINES
 OPERATIONS = ("lstm", "gru", "single_gate_rnn")
 DESCRIPTOR = {"lstm": LSTMDescriptor, "gru": GRUDescriptor, "single_gate_rnn": SingleGateRNNDescriptor}
 GATES = {"lstm": 4, "gru": 3, "single_gate_rnn": 1}
+SIXTEEN_BITS = ("float16", "bfloat16")
 
 
 def cases_with(count: int, seed: int, **wanted: Any) -> list[Case]:
@@ -114,7 +116,8 @@ def test_short_calls(engine: str) -> None:
     sizes = {"T": (1, 1, 2, 4, 20), "N": (1, 2, 3, 8), "H": (256, 130, 70), "I": (7, 600, 256, 90)}
     # one row, and weights too large to be packed for it
     one_row = cases_with(6, 16, dtype="float32", T=(20, 40), N=1, H=592, I=16)
-    for case in cases_with(60, 14, dtype=("float32", "float64"), **sizes) + one_row:
+    wide = cases_with(60, 14, dtype=("float32", "float64"), **sizes)
+    for case in wide + cases_with(60, 18, dtype=SIXTEEN_BITS, **sizes) + one_row:
         assert check_case(case, engine) == [], str(case)
 
 
@@ -158,7 +161,7 @@ def placed(array: np.ndarray, after: int) -> np.ndarray:
     return room[first : first + array.size].reshape(array.shape)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_arrays_give_the_same_bits_wherever_they_begin(operation: str, dtype: Any) -> None:
     """Short calls use weights where they lie, by whole cache lines; a mask there must let in nothing of what is around them."""
@@ -195,7 +198,8 @@ def test_every_instruction_set(name: str) -> None:
         assert native.use_instruction_set(name)
         assert native.instruction_set() == name
         few_rows = cases_with(40, 8, N=(1, 2), H=126)  # blocks of units as wide as they get
-        for case in [*sample(300, 7), *few_rows]:
+        short = cases_with(24, 19, dtype=SIXTEEN_BITS, T=(1, 4), N=(1, 3, 8), H=(130, 70), I=(7, 90))
+        for case in [*sample(300, 7), *few_rows, *short]:
             assert check_case(case, "cpu") == [], str(case)
     finally:
         native.use_instruction_set(before)
@@ -315,6 +319,8 @@ def test_same_bits_for_every_thread_count(engine: str) -> None:
     cases += cases_with(18, 12, **MANY_ROWS)
     cases += cases_with(18, 15, T=(1, 3), N=(1, 2, 4), H=(64, 128), I=(32, 64))  # few enough that a thread may have one row
     cases += cases_with(4, 17, dtype="float32", T=20, N=1, H=592, I=16)
+    # as they are, or widened
+    cases += cases_with(18, 20, dtype=SIXTEEN_BITS, T=(1, 3, 9), N=(1, 4, 6), H=(64, 130), I=(32, 64))
     before = gatewise.get_threads()
     try:
         gatewise.set_threads(1)

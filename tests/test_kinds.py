@@ -165,3 +165,26 @@ def test_jax_tracers_are_refused() -> None:
         jax.jit(call)(plain["source"])
     with pytest.raises(UnsupportedError, match="lstm: source is being traced by JAX"):
         jax.grad(call)(plain["source"])
+
+
+@pytest.mark.parametrize("isa", gatewise.engines.cpu._native.instruction_sets())
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_are_read_in_full_and_rounded_once(dtype: str, isa: str) -> None:
+    """Every number there is, subnormal, infinite and NaN too, plus one of another size: summed in float32, to the nearest."""
+    every = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
+    numbers = every[np.isfinite(every.astype(np.float32))]
+    options = gatewise.SingleGateRNNDescriptor(activation=gatewise.RNNActivation.NONE)
+    native = gatewise.engines.cpu._native
+    before = native.instruction_set()
+    assert native.use_instruction_set(isa)
+    try:
+        for units in (64, 61):  # whole vectors, and a part of one
+            source = every.reshape(1, 1024, 64)[..., :units]
+            bias = np.random.default_rng(3).permutation(numbers)[:units]
+            weight = np.zeros((units, units), bias.dtype)
+            (state,) = gatewise.single_gate_rnn(source, weight, bias=bias, descriptor=options)
+            with np.errstate(all="ignore"):
+                expected = (source.astype(np.float32) + bias.astype(np.float32)).astype(bias.dtype)
+            np.testing.assert_array_equal(state.astype(np.float32), expected.astype(np.float32))
+    finally:
+        native.use_instruction_set(before)

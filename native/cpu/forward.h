@@ -107,8 +107,9 @@ struct ForwardRun : ForwardPlan<Real> {
     const int64_t H = call.H, unit = block * units.width;
     for (int g = 0; g < gates; ++g) {
       const int64_t row = (d * cell.gates + call.slot[first_gate + g]) * H + unit;
-      dot_products(rows, std::min(units.width, H - unit), K, A, lda, static_cast<const Real*>(weight) + row * K, after,
-                   abreast, C + g * units.gate_width(block), ldc);
+      with_numbers<Real>(weight, call.dtype, row * K, [&](const auto* B) {
+        dot_products(rows, std::min(units.width, H - unit), K, A, lda, B, after, abreast, C + g * units.gate_width(block), ldc);
+      });
     }
   }
 

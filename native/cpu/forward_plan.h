@@ -144,7 +144,7 @@ struct alignas(page) ForwardPlan {
     stride = spread<Real>(units.padded);
     a_stride = spread<Real>(call.I);
     const auto after = [&](const void* weight, int64_t K, bool by_lines) {
-      return by_lines ? after_line(static_cast<const Real*>(weight), K) : 0;
+      return by_lines && call.dtype == Native<Real>::dtype ? after_line(static_cast<const Real*>(weight), K) : 0;
     };
     recurrent_after = after(call.recurrent_weight, call.H, !packed && rows <= line_rows);
     input_after = after(call.input_weight, call.I, !input_packed && call.T * rows <= line_rows);
@@ -188,11 +188,13 @@ struct alignas(page) ForwardPlan {
     arena.begin();
     if (has_input && input_packed) {
       const int64_t columns_packed = input_once ? team * once_columns() : copies * D * columns;
-      input_panels.reserve(arena, columns_packed * call.I, call.dtype, call.input_constant, form(2, call.I));
+      const DType stored = packed_dtype<Real>(call, call.T * call.N);
+      input_panels.reserve(arena, columns_packed * call.I, stored, call.input_constant, form(2, call.I, stored));
     }
     for (int phase = 0; packed && phase < cell.phases; ++phase) {
-      phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, call.dtype,
-                                  call.recurrent_constant, form(phase, call.H));
+      const DType stored = packed_dtype<Real>(call, rows, cell.gates * call.H * call.H);
+      phase_panels[phase].reserve(arena, copies * D * units.blocks * phase_columns(phase) * call.H, stored,
+                                  call.recurrent_constant, form(phase, call.H, stored));
     }
     Pieces<Real>::reserve_together(arena, copies, {{&bias, call.bias == nullptr ? 0 : D * columns},
                                                    {&peephole, call.peephole == nullptr ? 0 : D * columns},
@@ -209,9 +211,9 @@ struct alignas(page) ForwardPlan {
   }
 
   // What the panels of a phase or (2) of the input depend on, K being the length of the weight's rows.
-  PackedForm form(int phase, int64_t K) const {
+  PackedForm form(int phase, int64_t K, DType stored) const {
     static const char build = 0;  // one for each instruction set
-    PackedForm found{reinterpret_cast<intptr_t>(&build), static_cast<int64_t>(call.dtype), phase, call.cell, call.D, call.H, K,
+    PackedForm found{reinterpret_cast<intptr_t>(&build), static_cast<int64_t>(stored), phase, call.cell, call.D, call.H, K,
                      units.width, units.last_width, widest, widest_input};
     std::copy_n(call.slot, 4, found.end() - 4);
     return found;

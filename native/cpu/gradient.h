@@ -148,9 +148,10 @@ struct GradientRun : GradientSums<Real> {
         panel_product(rows, call.H, A, stride, panel, units.vectors, to, units.padded, false);
       } else {
         const int64_t unit = block * units.width, first = weight_row(d, cell.gates - 1) + unit, row = call.H * sizeof(Real);
-        dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride,
-                     static_cast<const Real*>(call.recurrent_weight) + first * call.H, 0, rows_abreast(call.H * row), to,
-                     units.padded);
+        with_numbers<Real>(call.recurrent_weight, call.dtype, first * call.H, [&](const auto* B) {
+          dot_products(rows, std::min(units.width, call.H - unit), call.H, A, stride, B, 0, rows_abreast(call.H * row), to,
+                       units.padded);
+        });
       }
     }
   }

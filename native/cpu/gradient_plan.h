@@ -184,7 +184,7 @@ struct alignas(page) GradientPlan {
     for (int64_t blocks = 2; H % units.width == 0 && blocks * units.width <= 64; ++blocks) {
       if (units.blocks % (blocks * crew_size) == 0) run_width = blocks * units.width;
     }
-    const int64_t allowed = allowed_bytes<Real>(call, cell.gates);
+    const int64_t allowed = most_bytes();
     reserve(N, rows);
     while (packed && arena.used() > allowed) {
       if (n_block > least_columns) n_block /= 2;
@@ -200,6 +200,11 @@ struct alignas(page) GradientPlan {
     for (int i = 0; i < crews * grid.row_parts; ++i) group[i].reset(grid.unit_parts);
   }
 
+  // What the call may take. Weights of 16 bits cannot take the sums of their gradients.
+  int64_t most_bytes() const {
+    const int64_t sums = cell.gates * call.H * (call.H + (has_input() ? call.I : 0)) * static_cast<int64_t>(sizeof(Real));
+    return allowed_bytes<Real>(call, cell.gates) + (call.dtype == Native<Real>::dtype ? 0 : sums);
+  }
   // Steps of a chunk: enough for large products, few enough for the cache and for the memory a call may take. Sums depend on it, so
   // that memory is counted as for two threads, or one for each section, however many there are.
   int64_t chunk_steps(int64_t N) const {
@@ -211,7 +216,7 @@ struct alignas(page) GradientPlan {
       others += depth[phase] * (call.D * units.padded + (sections - in_place(H)) * H + (sections - in_place(I)) * I);
       others += source_once ? threads * source_piece / 2 : call.D * depth[phase] * I;
     }
-    const int64_t left = allowed_bytes<Real>(call, cell.gates) / size - others;
+    const int64_t left = most_bytes() / size - others;
     const auto fitting = [&](int64_t columns) { return left / (sections * row + threads * columns); };
     const int64_t many = std::clamp<int64_t>((10 << 20) / size / row, 320, 512);
     int64_t most = fitting(256);
@@ -221,21 +226,22 @@ struct alignas(page) GradientPlan {
   // The memory of a call with so many rows in a section, and some of them for each group of threads.
   void reserve(int64_t N, int64_t rows) {
     const int64_t H = call.H, tile = wide * lanes;
+    const DType recurrent_stored = packed_dtype<Real>(call, rows, cell.gates * H * H);
     arena.begin();
     for (int phase = 0; phase < cell.phases; ++phase) {
-      if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), call.dtype);
+      if (packed) back_panels[phase].reserve(arena, call.D * units.blocks * (units.width * depth[phase] + gap), recurrent_stored);
       du[phase].reserve(arena, crews, chunk * N * du_stride[phase]);
       operand[phase].reserve(arena, crews, chunk * N * stride);
       d_recurrent[phase].reserve(arena, sections - in_place(H), depth[phase] * state_columns);
       if (has_input()) {
         const int64_t room = source_once ? team * most_source_tiles() * (tile * source_depth + gap)
                                          : call.D * (input_columns * depth[phase] + input_tiles() * gap);
-        if (packed) source_panels[phase].reserve(arena, room, call.dtype);
+        if (packed) source_panels[phase].reserve(arena, room, packed_dtype<Real>(call, call.T * call.N));
         d_input[phase].reserve(arena, sections - in_place(call.I), depth[phase] * input_columns);
       }
     }
     if (cell.needs_product) {
-      if (packed) product_panels.reserve(arena, call.D * units.padded * H, call.dtype);
+      if (packed) product_panels.reserve(arena, call.D * units.padded * H, recurrent_stored);
       q.reserve(arena, crews, chunk * N * units.padded);
     }
     if (cell.peephole) {

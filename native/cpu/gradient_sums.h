@@ -77,11 +77,13 @@ struct GradientSums : GradientWeights<Real> {
   // C = du R, or du W, with some columns of the weight as the caller gave it.
   void unpacked_products(int phase, int d, bool of_input, int64_t rows, const Range& columns, const Real* A, Real* C, int64_t ldc,
                          bool add) const {
-    const Real* weight = static_cast<const Real*>(of_input ? call.input_weight : call.recurrent_weight);
     const int64_t width = of_input ? call.I : call.H;
     for (int64_t k = 0; k < depth[phase]; k += call.H) {
-      row_products(rows, columns.size(), call.H, A + k + (of_input ? input_shift(phase, k) : 0), du_stride[phase],
-                   weight + row_of(phase, d, k) * width + columns.begin, width, C, ldc, add || k > 0);
+      const int64_t index = row_of(phase, d, k) * width + columns.begin;
+      with_numbers<Real>(of_input ? call.input_weight : call.recurrent_weight, call.dtype, index, [&](const auto* B) {
+        row_products(rows, columns.size(), call.H, A + k + (of_input ? input_shift(phase, k) : 0), du_stride[phase], B, width, C, ldc,
+                     add || k > 0);
+      });
     }
   }
 
@@ -90,9 +92,15 @@ struct GradientSums : GradientWeights<Real> {
     if (!packed) {
       const Range vectors = part(input_columns / lanes, crew_size, own.member);
       const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
+      const int64_t first = t0 * call.N, rows = steps * call.N;
+      Real* out = dx_apart() ? dx_rows.in(arena, 0) + (call.D == 2 ? first * call.I : 0)
+                             : static_cast<Real*>(call.d_source) + first * call.I;
       for (int phase = 0; phase < cell.phases; ++phase) {
-        unpacked_products(phase, d, true, steps * call.N, columns, du[phase].in(arena, own.crew),
-                          static_cast<Real*>(call.d_source) + t0 * call.N * call.I + columns.begin, call.I, phase > 0 || d > 0);
+        unpacked_products(phase, d, true, rows, columns, du[phase].in(arena, own.crew), out + columns.begin, call.I,
+                          phase > 0 || d > 0);
+      }
+      for (int64_t i = 0; dx_apart() && d == call.D - 1 && i < rows; ++i) {
+        write_run(call.d_source, call.dtype, (first + i) * call.I + columns.begin, out + i * call.I + columns.begin, columns.size());
       }
       return;
     }

@@ -306,9 +306,23 @@ void pack_transposed(const Panel<Real>& to, int64_t stride, const void* from, DT
     transpose(reinterpret_cast<Real*>(to.at));
   } else if (to.stored == dtype) {
     transpose(reinterpret_cast<uint16_t*>(to.at));
-  } else {
-    for (int lane = 0; lane < Vec<Real>::lanes; ++lane) {
-      pack_column(to + lane, stride, from, dtype, lane < count ? first + lane : -1, K);
+  } else {  // widened on the way, some columns at a time
+    constexpr int lanes = Vec<Real>::lanes;
+    constexpr int64_t at_once = 64;
+    Real wide[lanes * at_once] = {};
+    for (int64_t k0 = 0; k0 < K; k0 += at_once) {
+      const int64_t columns = std::min(at_once, K - k0);
+      for (int64_t lane = 0; lane < std::min<int64_t>(lanes, count); ++lane) {
+        read_run(wide + lane * at_once, from, dtype, (first + lane) * K + k0, columns);
+      }
+      Real* place = reinterpret_cast<Real*>(to.at) + k0 * stride;
+      int64_t k = 0;
+      if constexpr (std::is_same_v<Real, float>) {
+        for (; k + lanes <= columns; k += lanes) transpose_square(place + k * stride, stride, wide + k, at_once);
+      }
+      for (; k < columns; ++k) {
+        for (int64_t lane = 0; lane < lanes; ++lane) place[k * stride + lane] = wide[lane * at_once + k];
+      }
     }
   }
 }

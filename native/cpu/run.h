@@ -303,7 +303,15 @@ int64_t allowed_bytes(const Call& call, int gates) {
 // step has to be read again for each.
 template <class Real>
 bool repays_packing(const Call& call, bool in_steps) {
-  return call.dtype != Native<Real>::dtype || call.T * call.N > (in_steps && call.T > 4 ? 16 : 32);
+  const bool as_it_is = call.dtype == Native<Real>::dtype || widens<Real>(call.dtype);
+  return !as_it_is || call.T * call.N > (in_steps && call.T > 4 ? 16 : 32);
+}
+
+// How a weight is packed that is used for so many rows at a time: one of 16 bits as it is where reading it is what takes long, for
+// few rows and for a large R in every step; else widened.
+template <class Real>
+DType packed_dtype(const Call& call, int64_t rows, int64_t R = 0) {
+  return rows > 2 && R <= 1 << 20 ? Native<Real>::dtype : call.dtype;
 }
 
 // Whether what a forward call keeps is too much to stay in the caches until its gradients read it: it comes from far then, and a

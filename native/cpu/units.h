@@ -28,7 +28,7 @@ inline uint16_t float_to_half(float value) {
   std::memcpy(&bits, &value, 4);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
   if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (bits < 0x38800000u) {  // subnormal: let a float addition do the rounding
     float magnitude;
@@ -67,33 +67,6 @@ struct Native<double> {
   static constexpr DType dtype = DType::float64;
 };
 
-// to[0..count) = from[index..index+count) in dtype.
-template <class Real>
-inline void read_run(Real* to, const void* from, DType dtype, int64_t index, int64_t count) {
-  if (dtype == Native<Real>::dtype) {
-    std::memcpy(to, static_cast<const Real*>(from) + index, count * sizeof(Real));
-  } else if (dtype == DType::float16) {
-    const uint16_t* half = static_cast<const uint16_t*>(from) + index;
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(half_to_float(half[i]));
-  } else {
-    const uint16_t* brain = static_cast<const uint16_t*>(from) + index;
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(bfloat_to_float(brain[i]));
-  }
-}
-
-template <class Real>
-inline void write_run(void* to, DType dtype, int64_t index, const Real* from, int64_t count) {
-  if (dtype == Native<Real>::dtype) {
-    std::memcpy(static_cast<Real*>(to) + index, from, count * sizeof(Real));
-  } else if (dtype == DType::float16) {
-    uint16_t* half = static_cast<uint16_t*>(to) + index;
-    for (int64_t i = 0; i < count; ++i) half[i] = float_to_half(static_cast<float>(from[i]));
-  } else {
-    uint16_t* brain = static_cast<uint16_t*>(to) + index;
-    for (int64_t i = 0; i < count; ++i) brain[i] = float_to_bfloat(static_cast<float>(from[i]));
-  }
-}
-
 // How packed weights of a dtype are kept: as they came where vectors of them are widened in one go, else as Real.
 template <class Real>
 constexpr DType panel_dtype(DType dtype) {
@@ -104,17 +77,52 @@ constexpr DType panel_dtype(DType dtype) {
 #endif
 }
 
+// Whether vectors of numbers of this dtype, which is not Real, are widened in one go.
+template <class Real>
+constexpr bool widens(DType dtype) {
+  return std::is_same_v<Real, float> && panel_dtype<Real>(dtype) == dtype;
+}
+
+#if defined(__AVX512F__)
+// A vector of floats from one of 16 bits, and the reverse: rounded to nearest, ties to even.
+template <DType STORED>
+GATEWISE_INLINE __m512 widened(const __m256i& words) {
+  if constexpr (STORED == DType::float16) return _mm512_cvtph_ps(words);
+  return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
+}
+#elif defined(__F16C__)
+template <DType STORED>
+GATEWISE_INLINE __m256 widened(const __m128i& words) {
+  if constexpr (STORED == DType::float16) return _mm256_cvtph_ps(words);
+  return (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
+}
+#endif
+
+// The bits of bfloat16 numbers, each in 32.
+GATEWISE_INLINE Vec<float>::Mask bfloat_words(const Vec<float>& value) {
+  typedef uint32_t Long __attribute__((vector_size(GATEWISE_VECTOR_BYTES)));
+  const Long bits = (Long)value.v, high = bits >> 16, rounded = (bits + 0x7fffu + (high & 1u)) >> 16;
+  return (Vec<float>::Mask)((bits & 0x7fffffffu) > 0x7f800000u ? high | 0x40u : rounded);
+}
+#if defined(__AVX512F__)
+template <DType STORED>
+GATEWISE_INLINE __m256i narrowed(const Vec<float>& value) {
+  if constexpr (STORED == DType::float16) return _mm512_cvtps_ph((__m512)value.v, _MM_FROUND_TO_NEAREST_INT);
+  return _mm512_cvtepi32_epi16((__m512i)bfloat_words(value));
+}
+#endif
+
 // A vector of numbers kept in a dtype known when compiling, widened to Real.
 template <class Real, DType STORED>
 GATEWISE_INLINE typename Vec<Real>::Native load_as(const char* from) {
   if constexpr (STORED == Native<Real>::dtype) {
     return Vec<Real>::load(reinterpret_cast<const Real*>(from)).v;
 #if defined(__AVX512F__)
-  } else if constexpr (STORED == DType::float16) {
-    return (typename Vec<Real>::Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  } else if constexpr (std::is_same_v<Real, float>) {
+    return (typename Vec<Real>::Native)widened<STORED>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 #elif defined(__F16C__)
-  } else if constexpr (STORED == DType::float16) {
-    return (typename Vec<Real>::Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  } else if constexpr (std::is_same_v<Real, float>) {
+    return (typename Vec<Real>::Native)widened<STORED>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #endif
   } else {
     typedef uint16_t Short __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
@@ -132,19 +140,72 @@ GATEWISE_INLINE typename Vec<Real>::Native load_as(const char* from) {
 template <DType STORED>
 GATEWISE_INLINE void store_as(char* to, const Vec<float>& value) {
 #if defined(__AVX512F__)
-  if constexpr (STORED == DType::float16) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)value.v, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed<STORED>(value));
+#else
+  if constexpr (STORED == DType::bfloat16) {
+    typedef uint16_t Short __attribute__((vector_size(GATEWISE_VECTOR_BYTES / 2)));
+    const Short words = __builtin_convertvector(bfloat_words(value), Short);
+    std::memcpy(to, &words, sizeof words);
     return;
   }
-#elif defined(__F16C__)
-  if constexpr (STORED == DType::float16) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)value.v, _MM_FROUND_TO_NEAREST_INT));
-    return;
+#if defined(__F16C__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)value.v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < Vec<float>::lanes; ++i) {
+    const uint16_t word = float_to_half(value.v[i]);
+    std::memcpy(to + 2 * i, &word, 2);
   }
 #endif
-  for (int i = 0; i < Vec<float>::lanes; ++i) {
-    const uint16_t word = STORED == DType::float16 ? float_to_half(value.v[i]) : float_to_bfloat(value.v[i]);
-    std::memcpy(to + 2 * i, &word, 2);
+#endif
+}
+
+// Some numbers of 16 bits as Real, and the reverse.
+template <class Real, DType STORED>
+inline void read_words(Real* to, const uint16_t* from, int64_t count) {
+  int64_t i = 0;
+  if constexpr (widens<Real>(STORED)) {
+    for (; i + Vec<Real>::lanes <= count; i += Vec<Real>::lanes) {
+      Vec<Real>(load_as<Real, STORED>(reinterpret_cast<const char*>(from + i))).store(to + i);
+    }
+  }
+  for (; i < count; ++i) to[i] = static_cast<Real>(STORED == DType::float16 ? half_to_float(from[i]) : bfloat_to_float(from[i]));
+}
+template <class Real, DType STORED>
+inline void write_words(uint16_t* to, const Real* from, int64_t count) {
+  int64_t i = 0;
+  if constexpr (widens<Real>(STORED)) {
+    for (; i + Vec<Real>::lanes <= count; i += Vec<Real>::lanes) {
+      store_as<STORED>(reinterpret_cast<char*>(to + i), Vec<Real>::load(from + i));
+    }
+  }
+  for (; i < count; ++i) {
+    const float value = static_cast<float>(from[i]);
+    to[i] = STORED == DType::float16 ? float_to_half(value) : float_to_bfloat(value);
+  }
+}
+
+// to[0..count) = from[index..index+count) in dtype.
+template <class Real>
+inline void read_run(Real* to, const void* from, DType dtype, int64_t index, int64_t count) {
+  const uint16_t* words = static_cast<const uint16_t*>(from) + index;
+  if (dtype == Native<Real>::dtype) {
+    std::memcpy(to, static_cast<const Real*>(from) + index, count * sizeof(Real));
+  } else if (dtype == DType::float16) {
+    read_words<Real, DType::float16>(to, words, count);
+  } else {
+    read_words<Real, DType::bfloat16>(to, words, count);
+  }
+}
+
+template <class Real>
+inline void write_run(void* to, DType dtype, int64_t index, const Real* from, int64_t count) {
+  uint16_t* words = static_cast<uint16_t*>(to) + index;
+  if (dtype == Native<Real>::dtype) {
+    std::memcpy(static_cast<Real*>(to) + index, from, count * sizeof(Real));
+  } else if (dtype == DType::float16) {
+    write_words<Real, DType::float16>(words, from, count);
+  } else {
+    write_words<Real, DType::bfloat16>(words, from, count);
   }
 }
 
@@ -176,6 +237,19 @@ __attribute__((noinline)) void store_slow(void* to, DType dtype, int64_t index, 
   write_run(to, dtype, index, lanes, std::min<int64_t>(count, Vec<Real>::lanes));
 }
 
+#if defined(__AVX512F__)
+// The same where it takes a few instructions.
+GATEWISE_INLINE __mmask16 first_words(int64_t count) { return static_cast<__mmask16>(count < 16 ? (1u << count) - 1 : 0xffffu); }
+GATEWISE_INLINE Vec<float> load_words(const void* from, DType dtype, int64_t index, int64_t count) {
+  const __m256i words = _mm256_maskz_loadu_epi16(first_words(count), static_cast<const uint16_t*>(from) + index);
+  return Vec<float>((Vec<float>::Native)(dtype == DType::bfloat16 ? widened<DType::bfloat16>(words) : widened<DType::float16>(words)));
+}
+GATEWISE_INLINE void store_words(void* to, DType dtype, int64_t index, const Vec<float>& value, int64_t count) {
+  const __m256i words = dtype == DType::bfloat16 ? narrowed<DType::bfloat16>(value) : narrowed<DType::float16>(value);
+  _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to) + index, first_words(count), words);
+}
+#endif
+
 // A vector of units whose first `count` > 0 exist; the others read as 0 and are not written.
 template <class Real>
 GATEWISE_INLINE Vec<Real> load_units(const void* from, DType dtype, int64_t index, int64_t count) {
@@ -183,6 +257,9 @@ GATEWISE_INLINE Vec<Real> load_units(const void* from, DType dtype, int64_t inde
     const Real* at = static_cast<const Real*>(from) + index;
     return count >= Vec<Real>::lanes ? Vec<Real>::load(at) : Vec<Real>::load_part(at, count);
   }
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Real, float>) return load_words(from, dtype, index, count);
+#endif
   return load_slow<Real>(from, dtype, index, count);
 }
 
@@ -191,9 +268,12 @@ GATEWISE_INLINE void store_units(void* to, DType dtype, int64_t index, const Vec
   if (__builtin_expect(dtype == Native<Real>::dtype, 1)) {
     Real* at = static_cast<Real*>(to) + index;
     count >= Vec<Real>::lanes ? value.store(at) : value.store_part(at, count);
-  } else {
-    store_slow<Real>(to, dtype, index, value, count);
+    return;
   }
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Real, float>) return store_words(to, dtype, index, value, count);
+#endif
+  store_slow<Real>(to, dtype, index, value, count);
 }
 
 // The units that exist; the others become 0, whatever they were.

@@ -34,9 +34,45 @@ GATEWISE_INLINE typename Vec<Real>::Native added_lanes(const typename Vec<Real>:
   }
 }
 
+// A number of a weight of 16 bits; else it is a Real.
+template <DType STORED>
+struct Word {
+  uint16_t bits;
+};
+
+// A vector of such numbers, and one whose first `count` exist: the others read as 0.
+template <class Real>
+GATEWISE_INLINE Vec<Real> numbers(const Real* from) {
+  return Vec<Real>::load(from);
+}
+template <class Real, DType STORED>
+GATEWISE_INLINE Vec<Real> numbers(const Word<STORED>* from) {
+  return Vec<Real>(load_as<Real, STORED>(reinterpret_cast<const char*>(from)));
+}
+template <class Real>
+GATEWISE_INLINE Vec<Real> some_numbers(const Real* from, int64_t count) {
+  return Vec<Real>::load_part(from, count);
+}
+template <class Real, DType STORED>
+GATEWISE_INLINE Vec<Real> some_numbers(const Word<STORED>* from, int64_t count) {
+  return load_units<Real>(from, STORED, 0, count);
+}
+
+// Calls run(numbers) with those of a weight from `index` on.
+template <class Real, class Run>
+void with_numbers(const void* weight, DType dtype, int64_t index, Run run) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (dtype == DType::bfloat16) return run(static_cast<const Word<DType::bfloat16>*>(weight) + index);
+    if constexpr (widens<Real>(DType::float16)) {
+      if (dtype == DType::float16) return run(static_cast<const Word<DType::float16>*>(weight) + index);
+    }
+  }
+  run(static_cast<const Real*>(weight) + index);
+}
+
 // The dot products of MR rows of A with JR rows of B, lanes not added up yet.
-template <class Real, int MR, int JR>
-GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, typename Vec<Real>::Native (&sum)[MR][JR]) {
+template <class Real, int MR, int JR, class Number>
+GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Number* B, typename Vec<Real>::Native (&sum)[MR][JR]) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes;
 #pragma GCC unroll 8
@@ -56,14 +92,14 @@ GATEWISE_INLINE void dots(int64_t K, const Real* A, int64_t lda, const Real* B, 
       for (int j = 0; j < JR; ++j) sum[i][j] += a * b[j];
     }
   };
-  for (; k + lanes <= K; k += lanes) add([](const Real* from) { return Vec<Real>::load(from); });
-  if (k < K) add([&](const Real* from) { return Vec<Real>::load_part(from, K - k); });
+  for (; k + lanes <= K; k += lanes) add([](const auto* from) { return numbers<Real>(from); });
+  if (k < K) add([&](const auto* from) { return some_numbers<Real>(from, K - k); });
 }
 
 // C[i * ldc + j] = sum over k of A[i * lda + k] * B[j * K + k] for MR rows of A: neither is packed, for calls too short to
 // pay for that. The order of a sum does not depend on MR. C has room for whole vectors; beyond `columns` it becomes 0.
-template <class Real, int MR>
-void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, Real* C, int64_t ldc) {
+template <class Real, int MR, class Number>
+void dot_rows(int64_t columns, int64_t K, const Real* A, int64_t lda, const Number* B, Real* C, int64_t ldc) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes, wide = std::min(lanes, 4), groups = lanes / wide;
   for (int64_t column = 0; column < columns; column += lanes) {
@@ -181,16 +217,18 @@ void dot_lines(int64_t columns, int64_t K, const Real* A, int64_t lda, const Rea
 constexpr int64_t line_rows = GATEWISE_VECTOR_BYTES == 64 ? 3 : 0;
 
 // The same for any number of rows; `after` is 0 for more than line_rows.
-template <class Real>
-void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t after, int abreast,
+template <class Real, class Number>
+void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Number* B, int64_t after, int abreast,
                   Real* C, int64_t ldc) {
   constexpr int lanes = Vec<Real>::lanes;
-  if (rows <= line_rows && K % lanes == 0 && K > lanes) {
-    const auto run = [&](auto one, auto four) { (abreast == 1 ? one : four)(columns, K, A, lda, B, after, C, ldc); };
-    switch (rows) {
-      case 1: return run(dot_lines<Real, 1, 1>, dot_lines<Real, 1, 4>);
-      case 2: return run(dot_lines<Real, 2, 1>, dot_lines<Real, 2, 4>);
-      default: return run(dot_lines<Real, 3, 1>, dot_lines<Real, 3, 4>);
+  if constexpr (std::is_same_v<Number, Real>) {
+    if (rows <= line_rows && K % lanes == 0 && K > lanes) {
+      const auto run = [&](auto one, auto four) { (abreast == 1 ? one : four)(columns, K, A, lda, B, after, C, ldc); };
+      switch (rows) {
+        case 1: return run(dot_lines<Real, 1, 1>, dot_lines<Real, 1, 4>);
+        case 2: return run(dot_lines<Real, 2, 1>, dot_lines<Real, 2, 4>);
+        default: return run(dot_lines<Real, 3, 1>, dot_lines<Real, 3, 4>);
+      }
     }
   }
   const Groups groups(rows, GATEWISE_VECTOR_REGISTERS == 32 ? 6 : 3);
@@ -198,13 +236,13 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
     const int64_t i = groups.begin(g);
     const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, C + i * ldc, ldc); };
     switch (groups.begin(g + 1) - i) {
-      case 1: run(dot_rows<Real, 1>); break;
-      case 2: run(dot_rows<Real, 2>); break;
-      case 3: run(dot_rows<Real, 3>); break;
+      case 1: run(dot_rows<Real, 1, Number>); break;
+      case 2: run(dot_rows<Real, 2, Number>); break;
+      case 3: run(dot_rows<Real, 3, Number>); break;
 #if GATEWISE_VECTOR_REGISTERS == 32
-      case 4: run(dot_rows<Real, 4>); break;
-      case 5: run(dot_rows<Real, 5>); break;
-      default: run(dot_rows<Real, 6>); break;
+      case 4: run(dot_rows<Real, 4, Number>); break;
+      case 5: run(dot_rows<Real, 5, Number>); break;
+      default: run(dot_rows<Real, 6, Number>); break;
 #endif
     }
   }
@@ -212,8 +250,8 @@ void dot_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64
 
 // C[i * ldc + j] (+)= sum over k of A[i * lda + k] * B[k * ldb + j] for MR rows of A and NV vectors of columns: B is read
 // where it is. `load` and `store` move one vector.
-template <class Real, int MR, int NV, class Load, class Store>
-GATEWISE_INLINE void strip(int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add,
+template <class Real, int MR, int NV, class Number, class Load, class Store>
+GATEWISE_INLINE void strip(int64_t K, const Real* A, int64_t lda, const Number* B, int64_t ldb, Real* C, int64_t ldc, bool add,
                            Load load, Store store) {
   using Native = typename Vec<Real>::Native;
   constexpr int lanes = Vec<Real>::lanes;
@@ -239,11 +277,11 @@ GATEWISE_INLINE void strip(int64_t K, const Real* A, int64_t lda, const Real* B,
 }
 
 // The same for any number of columns.
-template <class Real, int MR>
-void strips(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C, int64_t ldc, bool add) {
+template <class Real, int MR, class Number>
+void strips(int64_t columns, int64_t K, const Real* A, int64_t lda, const Number* B, int64_t ldb, Real* C, int64_t ldc, bool add) {
   using V = Vec<Real>;
   constexpr int wide = GATEWISE_VECTOR_REGISTERS / 2 / MR;
-  const auto load = [](const Real* from) { return V::load(from); };
+  const auto load = [](const auto* from) { return numbers<Real>(from); };
   const auto store = [](Real* to, const V& value) { value.store(to); };
   int64_t j = 0;
   for (; j + wide * V::lanes <= columns; j += wide * V::lanes) {
@@ -254,24 +292,24 @@ void strips(int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* 
   }
   for (; j + V::lanes <= columns; j += V::lanes) strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, load, store);
   if (j < columns) {
-    strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, [&](const Real* from) { return V::load_part(from, columns - j); },
+    strip<Real, MR, 1>(K, A, lda, B + j, ldb, C + j, ldc, add, [&](const auto* from) { return some_numbers<Real>(from, columns - j); },
                        [&](Real* to, const V& value) { value.store_part(to, columns - j); });
   }
 }
 
 // The same for any number of rows.
-template <class Real>
-void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Real* B, int64_t ldb, Real* C,
+template <class Real, class Number>
+void row_products(int64_t rows, int64_t columns, int64_t K, const Real* A, int64_t lda, const Number* B, int64_t ldb, Real* C,
                   int64_t ldc, bool add) {
   const Groups groups(rows, 4);
   for (int64_t g = 0; g < groups.count; ++g) {
     const int64_t i = groups.begin(g);
     const auto run = [&](auto function) { function(columns, K, A + i * lda, lda, B, ldb, C + i * ldc, ldc, add); };
     switch (groups.begin(g + 1) - i) {
-      case 1: run(strips<Real, 1>); break;
-      case 2: run(strips<Real, 2>); break;
-      case 3: run(strips<Real, 3>); break;
-      default: run(strips<Real, 4>); break;
+      case 1: run(strips<Real, 1, Number>); break;
+      case 2: run(strips<Real, 2, Number>); break;
+      case 3: run(strips<Real, 3, Number>); break;
+      default: run(strips<Real, 4, Number>); break;
     }
   }
 }
