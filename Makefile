@@ -38,8 +38,8 @@ sanitize: .venv/.installed-for-tests
 	    -C cmake.define.GATEWISE_SANITIZE=ON -C build-dir=$(SANITIZED)/cmake
 	PYTHONPATH=$(SANITIZED)/package LD_PRELOAD="$(SANITIZERS)" \
 	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	    $(BIN)/python -m pytest --capture=sys tests/test_engines.py tests/test_ordinary.py tests/test_inputs.py tests/test_fuzz.py \
-	    tests/test_native_tape.py tests/test_known_calls.py tests/test_constants.py -k "not grow" -o timeout=1800
+	    $(BIN)/python -m pytest --capture=sys tests/test_engines.py tests/test_ordinary.py tests/test_inputs.py tests/test_running.py \
+	    tests/test_fuzz.py tests/test_native_tape.py tests/test_known_calls.py tests/test_constants.py -k "not grow" -o timeout=1800
 
 .venv/.made:
 	$(PYTHON) -m venv .venv

@@ -87,21 +87,31 @@ struct GradientSums : GradientWeights<Real> {
     }
   }
 
+  // Where the source's gradient is summed from row `first` of the source on, which is row r of the chunk.
+  Real* source_sums(const GradientPart<Real>& own, int64_t first, int64_t r) const {
+    if (!dx_apart()) return static_cast<Real*>(call.d_source) + first * call.I;
+    return call.D == 2 ? dx_rows.in(arena, 0) + first * call.I : dx_rows.in(arena, own.crew) + r * call.I;
+  }
+  // Some columns of some rows of that to the result, unless they are made there.
+  void hand_over_source(int64_t first, int64_t rows, const Range& columns, const Real* from) const {
+    for (int64_t i = 0; dx_apart() && columns.size() > 0 && i < rows; ++i) {
+      const int64_t at = i * call.I + columns.begin;
+      write_run(call.d_source, call.dtype, first * call.I + at, from + at, columns.size());
+    }
+  }
+
   // The source's gradient for this thread's share of the chunk's rows, or of their columns where rows are few.
   void source_gradients(const GradientPart<Real>& own, int d, int64_t t0, int64_t steps) const {
     if (!packed) {
       const Range vectors = part(input_columns / lanes, crew_size, own.member);
       const Range columns{vectors.begin * lanes, std::min(vectors.end * lanes, call.I)};
       const int64_t first = t0 * call.N, rows = steps * call.N;
-      Real* out = dx_apart() ? dx_rows.in(arena, 0) + (call.D == 2 ? first * call.I : 0)
-                             : static_cast<Real*>(call.d_source) + first * call.I;
+      Real* out = source_sums(own, first, 0);
       for (int phase = 0; phase < cell.phases; ++phase) {
         unpacked_products(phase, d, true, rows, columns, du[phase].in(arena, own.crew), out + columns.begin, call.I,
                           phase > 0 || d > 0);
       }
-      for (int64_t i = 0; dx_apart() && d == call.D - 1 && i < rows; ++i) {
-        write_run(call.d_source, call.dtype, (first + i) * call.I + columns.begin, out + i * call.I + columns.begin, columns.size());
-      }
+      if (d == call.D - 1) hand_over_source(first, rows, columns, out);
       return;
     }
     const int64_t section = own.section.size(), I = call.I;
@@ -112,8 +122,7 @@ struct GradientSums : GradientWeights<Real> {
       here = std::min(at_once, rows.end - r);
       if (sections > 1) here = std::min(here, section - r % section);  // the next step's rows do not lie beside these
       const int64_t first = (t0 + r / section) * call.N + own.section.begin + r % section;
-      Real* out = static_cast<Real*>(call.d_source) + first * I;
-      if (dx_apart()) out = call.D == 2 ? dx_rows.in(arena, 0) + first * I : dx_rows.in(arena, own.crew) + r * I;
+      Real* out = source_sums(own, first, r);
       for (int phase = 0; phase < cell.phases; ++phase) {
         const Real* A = du[phase].in(arena, own.crew) + r * du_stride[phase];
         const int64_t most = source_once ? source_depth : depth[phase], shared = shared_depth(phase);
@@ -125,10 +134,8 @@ struct GradientSums : GradientWeights<Real> {
           }
         }
       }
-      const int64_t begin = tiles.begin * wide * lanes, end = std::min(tiles.end * wide * lanes, I);
-      for (int64_t i = 0; dx_apart() && d == call.D - 1 && begin < end && i < here; ++i) {
-        write_run(call.d_source, call.dtype, (first + i) * I + begin, out + i * I + begin, end - begin);
-      }
+      const Range columns{tiles.begin * wide * lanes, std::min(tiles.end * wide * lanes, I)};
+      if (d == call.D - 1) hand_over_source(first, here, columns, out);
     }
   }
 

@@ -28,7 +28,7 @@ inline uint16_t float_to_half(float value) {
   std::memcpy(&bits, &value, 4);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
+  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (bits >> 13 & 0x3ffu));  // as the instruction does
   if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (bits < 0x38800000u) {  // subnormal: let a float addition do the rounding
     float magnitude;
@@ -211,13 +211,6 @@ inline void write_run(void* to, DType dtype, int64_t index, const Real* from, in
 
 template <class Real>
 __attribute__((noinline)) Vec<Real> load_slow(const void* from, DType dtype, int64_t index, int64_t count) {
-  if constexpr (std::is_same_v<Real, float>) {
-    const char* at = static_cast<const char*>(from) + 2 * index;
-    if (dtype == DType::bfloat16 && count >= Vec<Real>::lanes) return Vec<Real>(load_as<Real, DType::bfloat16>(at));
-    if (dtype == panel_dtype<Real>(DType::float16) && count >= Vec<Real>::lanes) {
-      return Vec<Real>(load_as<Real, panel_dtype<Real>(DType::float16)>(at));
-    }
-  }
   alignas(64) Real lanes[Vec<Real>::lanes] = {};
   read_run(lanes, from, dtype, index, std::min<int64_t>(count, Vec<Real>::lanes));
   return Vec<Real>::load(lanes);
@@ -225,13 +218,6 @@ __attribute__((noinline)) Vec<Real> load_slow(const void* from, DType dtype, int
 
 template <class Real>
 __attribute__((noinline)) void store_slow(void* to, DType dtype, int64_t index, const Vec<Real>& value, int64_t count) {
-  if constexpr (std::is_same_v<Real, float>) {
-    char* at = static_cast<char*>(to) + 2 * index;
-    if (count >= Vec<Real>::lanes) {
-      if (dtype == DType::bfloat16) return store_as<DType::bfloat16>(at, value);
-      return store_as<DType::float16>(at, value);
-    }
-  }
   alignas(64) Real lanes[Vec<Real>::lanes];
   value.store(lanes);
   write_run(to, dtype, index, lanes, std::min<int64_t>(count, Vec<Real>::lanes));

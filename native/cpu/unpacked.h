@@ -58,7 +58,8 @@ GATEWISE_INLINE Vec<Real> some_numbers(const Word<STORED>* from, int64_t count) 
   return load_units<Real>(from, STORED, 0, count);
 }
 
-// Calls run(numbers) with those of a weight from `index` on.
+// Calls run(numbers) with those of a weight from `index` on; its dtype is Real's or one that is widened in one go, since weights of
+// others are packed.
 template <class Real, class Run>
 void with_numbers(const void* weight, DType dtype, int64_t index, Run run) {
   if constexpr (std::is_same_v<Real, float>) {
